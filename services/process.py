@@ -208,9 +208,8 @@ class LocalProcess:
         """TERM, then KILL, for everything in the session; does nothing when it isn't running."""
         if self._process is None:
             return
-        members = _session(self._process.pid)
-        self._signal(signal.SIGTERM, members)
-        psutil.wait_procs(members, timeout=self.stop_seconds)
+        self._signal(signal.SIGTERM, _session(self._process.pid))
+        wait_until(self._gone, limit_seconds=self.stop_seconds, every_seconds=0.05)
         self._end()
 
     def terminate(self) -> None:
@@ -244,16 +243,19 @@ class LocalProcess:
     def _end(self) -> None:
         assert self._process is not None
         # A process may be forked between the listing and the signal, hence until none is left.
-        while members := _session(self._process.pid):
-            self._signal(signal.SIGKILL, members)
-            self._process.poll()
-            psutil.wait_procs(members, timeout=1)
+        while not self._gone():
+            self._signal(signal.SIGKILL, _session(self._process.pid))
+            time.sleep(0.02)
         self._process.wait()
         self._process = None
         _running.discard(self)
         if self._guard is not None:
             _dismiss(self._guard)
             self._guard = None
+
+    def _gone(self) -> bool:
+        assert self._process is not None
+        return self._process.poll() is not None and not _session(self._process.pid)
 
     @staticmethod
     def _signal(number: int, members: list[psutil.Process]) -> None:
