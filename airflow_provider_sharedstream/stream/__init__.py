@@ -1,0 +1,35 @@
+"""The common machine: everything between a broker's client and Airflow's shared streams.
+
+.. code-block:: text
+
+    broker ─receive(n permits)─▶ BrokerConsumer ─Deliveries─▶ Assembler ─Batch─▶ open_stream ─▶ Airflow fan-out ─▶ filter
+       ▲                                ▲                                                                          │
+       │            InFlightBudget gives permits; LeaseKeeper renews;                                         TriggerEvent
+       │            Cohort holds the door until every watcher listens                                              │
+       │                                                                                                           ▼
+       └─settle(chunk)── SettlementBatcher ◀─ LaneGuard ◀─ DispositionPolicy ◀── advance(lane batch) ◀── asset event (stored)
+
+Read the modules in this order:
+
+==================  ======================================================================================
+``message``         :class:`~.message.Message`: the frozen envelope that filters and Dags see
+``delivery``        :class:`~.delivery.Delivery`: what a broker handed over, not settled yet;
+                    :class:`~.delivery.Batch`: deliveries of one lane, the raw event of the shared stream
+``receipts``        :class:`~.receipts.Receipt`: what one watcher did with one batch
+``consumer``        :class:`~.consumer.BrokerConsumer`: all that a broker's adapter implements
+``producer``        :class:`~.producer.BrokerStreamProducer`: wires the machine; the one place that knows
+                    Airflow's producer
+``intake``          receive under permits, in parallel while it pays
+``assembler``       deliveries to batches
+``in_flight``       permits by messages and bytes, and the adapting window of batches
+``reconnect``       backoff; transient or fatal
+``lease``           renew at half life, bounded; lost leases
+``disposition``     outcome to what the broker is told (pure)
+``lanes``           an ordered lane held at its first unsettled delivery; epochs
+``settlement``      coalesce, chunk, retry, partial failure, flush
+``dead_letter``     the note that goes with a rejected message
+``cohort``          who must be listening before a message is taken
+``metrics``         every metric name and label in one table
+``errors``
+==================  ======================================================================================
+"""

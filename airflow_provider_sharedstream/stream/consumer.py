@@ -1,0 +1,111 @@
+"""The contract of a broker's adapter: all that it implements.
+
+An adapter talks to its broker and nothing else. It never retries, never waits for longer than a receive does, keeps no
+account of what is open, and turns its SDK's errors into clear ones. Everything else is the machine's.
+``tests/conformance`` is this contract as a test suite; ``brokers/memory.py`` is it as an example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from airflow_provider_sharedstream.stream.delivery import Delivery
+from airflow_provider_sharedstream.stream.disposition import Disposition
+
+Failures = Mapping[Delivery, BaseException]
+"""Deliveries that could not be settled, each with why."""
+
+NO_FAILURES: Failures = {}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLimits:
+    """What one call may hold.
+
+    :param receive_batch: most messages in one receive.
+    :param settle_batch: most deliveries in one settle or one lease extension.
+    :param lease_seconds: how long a delivery is ours; None: the broker has no lease.
+    :param parallel_receives: most receives at once; more than one while they come back full.
+    :param parallel_settles: most settle calls at once.
+    """
+
+    receive_batch: int
+    settle_batch: int
+    lease_seconds: float | None = None
+    parallel_receives: int = 1
+    parallel_settles: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the broker does by itself; the machine does the rest.
+
+    :param ordered_lanes: deliveries have lanes, and the broker delivers again from the first one released.
+    :param native_release: the broker takes a delivery back when told, and delivers it after the delay.
+    :param native_dead_letter: settling with DEAD_LETTER is one broker call, and durable.
+    :param delivery_count: the broker counts deliveries.
+    :param durable_handles: a delivery may be settled after a reconnect. Where not, a reconnect ends its epoch.
+    """
+
+    ordered_lanes: bool = False
+    native_release: bool = True
+    native_dead_letter: bool = False
+    delivery_count: bool = True
+    durable_handles: bool = True
+
+
+class BrokerConsumer(Protocol):
+    """One connection to one source, used by one event loop."""
+
+    @property
+    def source(self) -> str:
+        """Which source this is, for logs, metrics and dead letters: ``sqs:orders``. Unique per source; no secrets."""
+
+    @property
+    def limits(self) -> BrokerLimits:
+        """What one call may hold. May depend on the source: read after :meth:`connect`."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the broker does by itself. Read after :meth:`connect`."""
+
+    @property
+    def dead_letter_place(self) -> str | None:
+        """Where dead letters go, in words; None: nowhere. Read after :meth:`connect`."""
+
+    async def connect(self) -> None:
+        """Connect, and find out whether the source can be used. May be called again after :meth:`close`.
+
+        :raises SourceUnavailable: somebody has to change something; the text says what.
+        """
+
+    async def receive(self, max_messages: int) -> Sequence[Delivery]:
+        """Return up to ``max_messages``, in order; wait a few seconds at most when there are none.
+
+        ``max_messages`` is at most ``limits.receive_batch``. Being cancelled loses nothing that doesn't come again.
+        """
+
+    async def settle(self, disposition: Disposition, deliveries: Sequence[Delivery]) -> Failures:
+        """Tell the broker; return what failed. At most ``limits.settle_batch`` deliveries. Idempotent.
+
+        "Already gone" is success for ACCEPT. :class:`LeaseLost` as the failure says that a delivery is no longer
+        ours. Where an exception is raised, all of them failed. ACCEPT comes for every broker; RELEASE, DEAD_LETTER
+        and LEAVE only with the capability for them (LEAVE: never to brokers where ``on_unmatched`` can't be it).
+        """
+
+    async def store_dead_letters(self, deliveries: Sequence[Delivery]) -> Failures:
+        """Put a durable copy of each where dead letters go; return what failed. Not called with ``native_dead_letter``.
+
+        The machine accepts the originals afterwards. :func:`~.dead_letter.note` is what goes with each copy.
+        """
+
+    async def extend_leases(self, deliveries: Sequence[Delivery]) -> Collection[Delivery]:
+        """Renew each lease by ``limits.lease_seconds``; return those that are lost. Not called without leases."""
+
+    def is_transient(self, error: BaseException) -> bool:
+        """Whether ``error`` may go away by itself (a time-out, a throttle, a server error, a dropped connection)."""
+
+    async def close(self) -> None:
+        """Let go of everything. Idempotent; works while a receive waits, before :meth:`connect`, and when cancelled."""

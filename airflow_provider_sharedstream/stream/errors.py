@@ -1,0 +1,40 @@
+"""What can go wrong, by what has to be done about it."""
+
+from __future__ import annotations
+
+
+class SharedStreamError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class InvalidArgument(SharedStreamError, ValueError):
+    """An argument of a trigger is wrong; the text names it, what came and what is expected.
+
+    A :class:`ValueError`, so that Airflow reports it as an import error of the Dag file.
+    """
+
+
+class SourceUnavailable(SharedStreamError):
+    """The source can't be used until somebody changes something: a missing queue, a refused credential.
+
+    Adapters raise it with a text that says what to change. The stream is held and tried again slowly.
+    """
+
+
+class RejectMessage(SharedStreamError):
+    """Raised by an ``apply_function`` to refuse a message for good.
+
+    :param reason: why; it travels with the message to the dead-letter place.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class UndecodableMessage(SharedStreamError):
+    """The bytes of a message can't be turned into a body that Airflow can store."""
+
+
+class LeaseLost(SharedStreamError):
+    """The broker says that a delivery is no longer ours; it has gone, or will go, to somebody again."""
