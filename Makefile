@@ -1,4 +1,4 @@
-# `make help` lists the targets. Nothing but Python 3.10+ with pip is needed beforehand.
+# `make help` lists the targets. Nothing but Python 3.11+ with pip is needed beforehand; each target makes what it lacks.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,32 +9,113 @@ PYTHON ?= python3
 VENV := .venv
 AMAZON := .venv-amazon
 MINISTACK := .venv-ministack
+BIN := $(VENV)/bin
+REPORTS := .local/reports
 
-# $(call environment,folder,constraints,arguments of pip install): makes the virtual environment and says how long it took.
+# What Airflow writes at import stays inside the checkout.
+export AIRFLOW_HOME ?= $(CURDIR)/.local/airflow
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# $(call environment,folder,constraints,arguments of pip install): makes a virtual environment, or brings one up to date.
 define environment
-	@echo "==> $(1): installing what $(2) pins"
 	@started=$$SECONDS; \
-	$(PYTHON) -m venv --clear $(1); \
-	$(1)/bin/python -m pip install --quiet --upgrade --constraint $(2) pip; \
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else f"development needs Python 3.11 or newer, this is {sys.version}: make PYTHON=...")'; \
+	echo "==> $(1): installing what $(2) pins (some 300 MB the first time)"; \
+	test -x $(1)/bin/python || $(PYTHON) -m venv $(1); \
+	$(1)/bin/python -m pip install --quiet --upgrade --constraint constraints.txt pip; \
 	$(1)/bin/python -m pip install --quiet --constraint $(2) $(3); \
-	echo "==> $(1): ready after $$((SECONDS - started)) s"
-	@touch $@
+	echo "==> $(1): ready after $$((SECONDS - started)) s"; \
+	touch $@
+endef
+
+# $(call lock,constraints,arguments of pip install): resolves anew, in an environment of its own, and writes names and versions.
+define lock
+	@rm -rf .local/lock && $(PYTHON) -m venv .local/lock
+	@echo "==> $(1): resolving"
+	@.local/lock/bin/python -m pip install --quiet --upgrade pip
+	@.local/lock/bin/python -m pip install --quiet $(2)
+	@{ echo '# What this project is developed and tested with. Written by `make lock`; not edited by hand.'; \
+	   .local/lock/bin/python -m pip freeze --all --exclude-editable --exclude setuptools; } > $(1)
+	@rm -rf .local/lock
 endef
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: env env-amazon env-ministack
-env: $(VENV)/.made ## make .venv: the package, editable, with every extra but amazon, and all tools
-env-amazon: $(AMAZON)/.made ## make .venv-amazon: the package, editable, with the amazon extra, and the test tools
-env-ministack: $(MINISTACK)/.made ## make .venv-ministack: the local SQS server
+.PHONY: demo
+demo: $(VENV)/.made $(MINISTACK)/.made ## real messages start real Dags, and a live table shows it; KEEP=1 keeps Airflow up
+	@KEEP=$(KEEP) $(BIN)/python -m demo
+
+.PHONY: test test-main test-amazon
+test: test-main test-amazon ## every test; ARGS='-k lanes' goes to pytest
+
+test-main: $(VENV)/.made $(VENV)/.servicebus-emulator $(MINISTACK)/.made ## the tests in .venv
+	@mkdir -p $(REPORTS)
+	@echo "==> tests in $(VENV)"
+	@$(BIN)/python -m pytest --junit-xml=$(REPORTS)/main.xml $(ARGS)
+
+test-amazon: $(AMAZON)/.made $(MINISTACK)/.made ## tests/sqs once more, beside the official Amazon provider
+	@mkdir -p $(REPORTS)
+	@echo "==> tests/sqs in $(AMAZON)"
+	@$(AMAZON)/bin/python -m pytest tests/sqs --junit-xml=$(REPORTS)/amazon.xml $(ARGS)
+
+.PHONY: lint format types docs bench
+lint: $(VENV)/.made ## ruff and the import contracts
+	@echo "==> ruff"
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@echo "==> import contracts"
+	@$(BIN)/lint-imports
+
+format: $(VENV)/.made ## let ruff format, sort imports and mend what it can
+	@$(BIN)/ruff check --fix --exit-zero
+	@$(BIN)/ruff format
+
+types: $(VENV)/.made ## mypy --strict
+	@echo "==> mypy"
+	@$(BIN)/mypy
+
+docs: $(VENV)/.made ## the documentation, in docs/_build/html; a warning is an error
+	@echo "==> sphinx"
+	@$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+bench: $(VENV)/.made $(MINISTACK)/.made ## the measurements behind docs/operations.md
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: build
+build: $(VENV)/.made ## sdist and wheel, in dist/
+	@$(BIN)/python -m build --outdir dist
+
+.PHONY: env env-amazon env-ministack lock
+env: $(VENV)/.made ## .venv: the package, editable, with every extra but amazon, and all tools
+env-amazon: $(AMAZON)/.made ## .venv-amazon: the package, editable, with the extra amazon, and the test tools
+env-ministack: $(MINISTACK)/.made ## .venv-ministack: the local SQS server
 
 $(VENV)/.made: pyproject.toml constraints.txt
 	$(call environment,$(VENV),constraints.txt,--group dev --editable '.[all]')
 
+# Compiled from source, so apart from what a demo needs.
+$(VENV)/.servicebus-emulator: $(VENV)/.made
+	@echo "==> $(VENV): compiling the AMQP engine of the Service Bus emulator (needs a C compiler; half a minute the first time)"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --group servicebus-emulator
+	@touch $@
+
+# botocore is pinned to the release by aioboto3, aiobotocore and ministack, each to another one: hence three environments.
 $(AMAZON)/.made: pyproject.toml constraints-amazon.txt
 	$(call environment,$(AMAZON),constraints-amazon.txt,--group airflow --group test --editable '.[amazon]')
 
-$(MINISTACK)/.made: constraints-ministack.txt
-	$(call environment,$(MINISTACK),constraints-ministack.txt,ministack)
+$(MINISTACK)/.made: pyproject.toml constraints-ministack.txt
+	$(call environment,$(MINISTACK),constraints-ministack.txt,--group ministack)
+
+lock: ## resolve all three environments anew and write constraints*.txt
+	$(call lock,constraints.txt,--group dev --group servicebus-emulator --editable '.[all]')
+	$(call lock,constraints-amazon.txt,--group airflow --group test --editable '.[amazon]')
+	$(call lock,constraints-ministack.txt,--group ministack)
+
+.PHONY: clean
+clean: ## remove everything that these targets made
+	rm -rf .venv .venv-amazon .venv-ministack .local dist build docs/_build
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,8 +12,8 @@ def get_provider_info() -> dict[str, Any]:
     """
     Return the provider's metadata as Airflow's ``provider_info.schema.json`` describes it.
 
-    It is the content of ``provider.yaml``, which lies beside this module. Each call returns a new dictionary, since Airflow adds to
-    the one it is given.
+    It is the content of ``provider.yaml``, which lies beside this module. Each call returns a new dictionary, since
+    Airflow adds to the one it is given.
     """
     text = files(__package__).joinpath("provider.yaml").read_text(encoding="utf-8")
     return cast("dict[str, Any]", yaml.safe_load(text))
