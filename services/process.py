@@ -116,7 +116,8 @@ class LocalProcess:
     :param cwd: working directory; default: this process's.
     :param ready: asked until it returns True; default: ready as soon as it runs.
     :param ready_seconds: limit for that. An early exit fails at once.
-    :param stop_seconds: how long a TERM may take before KILL.
+    :param stop_seconds: how long an orderly stop may take before KILL.
+    :param stop_signal: asks the command for an orderly stop.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class LocalProcess:
         ready: Callable[[], bool] | None = None,
         ready_seconds: float = 120.0,
         stop_seconds: float = 20.0,
+        stop_signal: signal.Signals = signal.SIGTERM,
     ) -> None:
         self.name = name
         self.command = list(command)
@@ -139,8 +141,10 @@ class LocalProcess:
         self.ready = ready
         self.ready_seconds = ready_seconds
         self.stop_seconds = stop_seconds
+        self.stop_signal = stop_signal
         self.started_in_seconds = 0.0
         self._launched = 0.0
+        self._seen: set[psutil.Process] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
 
@@ -205,22 +209,27 @@ class LocalProcess:
         self.started_in_seconds = time.monotonic() - self._launched
 
     def stop(self) -> None:
-        """TERM, then KILL, for everything in the session; does nothing when it isn't running."""
+        """Ask the command to stop, then its children that are left, then KILL; does nothing when it isn't running."""
         if self._process is None:
             return
-        self._signal(signal.SIGTERM, _session(self._process.pid))
-        wait_until(self._gone, limit_seconds=self.stop_seconds, every_seconds=0.05)
+        process = self._process
+        self._members()
+        self.terminate()
+        wait_until(lambda: process.poll() is not None, limit_seconds=self.stop_seconds, every_seconds=0.05)
+        self._signal(signal.SIGTERM)
+        wait_until(lambda: not self._members(), limit_seconds=min(5.0, self.stop_seconds), every_seconds=0.05)
         self._end()
 
     def terminate(self) -> None:
-        """TERM for the command alone, as a service supervisor would send it, and no waiting; `stop` still clears up."""
+        """Ask the command alone, as a service supervisor would, and don't wait; `stop` still clears up."""
         if self.running:
-            os.kill(self.pid, signal.SIGTERM)
+            os.kill(self.pid, self.stop_signal)
 
     def kill(self, *, alone: bool = False) -> None:
-        """KILL -9 for the whole session; `alone`: for the command alone, its children stay until `stop`."""
+        """KILL -9 for the command and its children; `alone`: for the command alone, its children stay until `stop`."""
         if self._process is None:
             return
+        self._members()
         if alone:
             self._process.kill()
             self._process.wait()
@@ -233,8 +242,8 @@ class LocalProcess:
         self.start()
 
     def children(self) -> list[psutil.Process]:
-        """All other processes of the session, oldest first."""
-        members = [member for member in _session(self.pid) if member.pid != self.pid]
+        """All that the command started and that still runs, directly or not, oldest first."""
+        members = [member for member in self._members() if member.pid != self.pid]
         return sorted(members, key=lambda member: (member.create_time(), member.pid))
 
     def tail(self, lines: int = 40) -> str:
@@ -243,41 +252,58 @@ class LocalProcess:
     def _end(self) -> None:
         assert self._process is not None
         # A process may be forked between the listing and the signal, hence until none is left.
-        while not self._gone():
-            self._signal(signal.SIGKILL, _session(self._process.pid))
+        while self._members():
+            self._signal(signal.SIGKILL)
             time.sleep(0.02)
         self._process.wait()
+        self._seen.clear()
         self._process = None
         _running.discard(self)
         if self._guard is not None:
             _dismiss(self._guard)
             self._guard = None
 
-    def _gone(self) -> bool:
+    def _members(self) -> list[psutil.Process]:
+        """What runs of the command and its children: of its session, of its descendants, and what was seen earlier."""
         assert self._process is not None
-        return self._process.poll() is not None and not _session(self._process.pid)
+        self._process.poll()
+        # Neither is enough: an orphan is nobody's descendant, and PostgreSQL's children make sessions of their own.
+        self._seen |= _session(self._process.pid) | _descendants(self._process.pid)
+        self._seen = {member for member in self._seen if _alive(member)}
+        return list(self._seen)
 
-    @staticmethod
-    def _signal(number: int, members: list[psutil.Process]) -> None:
-        for member in members:
+    def _signal(self, number: int) -> None:
+        for member in self._members():
             try:
                 member.send_signal(number)
             except psutil.NoSuchProcess:
                 pass
 
 
-def _session(leader: int) -> list[psutil.Process]:
-    """Live members of a session: children may make process groups of their own, but hardly ever sessions."""
-    members = []
+def _session(leader: int) -> set[psutil.Process]:
+    members = set()
     for pid in psutil.pids():
         try:
             if os.getsid(pid) == leader:
-                member = psutil.Process(pid)
-                if member.status() != psutil.STATUS_ZOMBIE:
-                    members.append(member)
+                members.add(psutil.Process(pid))
         except (ProcessLookupError, PermissionError, psutil.Error):
             continue
     return members
+
+
+def _descendants(parent: int) -> set[psutil.Process]:
+    try:
+        return set(psutil.Process(parent).children(recursive=True))
+    except psutil.NoSuchProcess:
+        return set()
+
+
+def _alive(process: psutil.Process) -> bool:
+    # is_running() compares the start time too, so a process that got the id later doesn't count.
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _guard(group: int) -> subprocess.Popen[bytes]:
