@@ -78,7 +78,7 @@ types: $(VENV)/.made ## mypy --strict
 
 docs: $(VENV)/.made ## the documentation, in docs/_build/html; a warning is an error
 	@echo "==> sphinx"
-	@$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	@$(BIN)/sphinx-build -W --keep-going -E -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 bench: $(VENV)/.made $(MINISTACK)/.made ## the measurements behind docs/operations.md

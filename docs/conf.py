@@ -1,0 +1,70 @@
+"""The documentation. Tables that the code holds are written from the code, into ``_build/generated``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+from collections.abc import Iterable
+from pathlib import Path
+
+HERE = Path(__file__).parent
+# Airflow writes its configuration at import.
+os.environ.setdefault("AIRFLOW_HOME", str(HERE.parent / ".local" / "airflow"))
+
+from airflow_provider_sharedstream import __version__  # noqa: E402
+from airflow_provider_sharedstream.stream.disposition import RULES  # noqa: E402
+from airflow_provider_sharedstream.stream.metrics import METRICS  # noqa: E402
+
+project = "airflow-provider-sharedstream"
+version = release = __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"Shared streams {version}"
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+
+API = [
+    ("Triggers", "airflow_provider_sharedstream.triggers"),
+    ("Messages", "airflow_provider_sharedstream.messages"),
+    ("Brokers", "airflow_provider_sharedstream.brokers"),
+    ("Connections", "airflow_provider_sharedstream.connections"),
+    ("The common machine", "airflow_provider_sharedstream.stream"),
+]
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    rows = [list(head), ["---"] * len(list(head)), *map(list, rows)]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in rows)
+
+
+def api() -> str:
+    """One section a package, its modules in alphabetical order."""
+    lines = []
+    for title, name in API:
+        package = importlib.import_module(name)
+        lines += [title, "=" * len(title), "", f".. automodule:: {name}", ""]
+        for module in sorted(found.name for found in pkgutil.iter_modules(package.__path__)):
+            lines += [module, "-" * len(module), "", f".. automodule:: {name}.{module}", ""]
+    return "\n".join(lines)
+
+
+def generate() -> None:
+    folder = HERE / "_build" / "generated"
+    folder.mkdir(parents=True, exist_ok=True)
+    outcomes = table(["what became of a message", "what the broker is told"], RULES)
+    metrics = table(
+        ["metric", "kind", "labels", "meaning"],
+        ((f"`{m.name}`", m.kind, ", ".join(f"`{label}`" for label in m.labels), m.meaning) for m in METRICS),
+    )
+    for name, text in {"outcomes.md": outcomes, "metrics.md": metrics, "api.rst": api()}.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+generate()
