@@ -1,0 +1,206 @@
+"""Which messages are a watcher's own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jmespath
+from jmespath import exceptions
+from jmespath.functions import Functions
+from jmespath.visitor import TreeInterpreter
+
+from airflow_provider_sharedstream.stream.errors import InvalidArgument
+from airflow_provider_sharedstream.stream.message import Message, utc_text
+
+FIELDS = ("body", "headers", "key", "attributes", "id", "published_at", "delivery_count")
+"""What an expression sees at its top."""
+
+MatchError = Callable[[Message, Exception], None]
+"""Called with a message on which the expression can't be evaluated, and why."""
+
+_LEFT_SIDE_SEES_MESSAGE = frozenset(
+    {"subexpression", "index_expression", "pipe", "projection", "value_projection", "filter_projection", "flatten"}
+)
+_NAME = re.compile(r'"((?:[^"\\]|\\.)+)"|([^."\[\]]+)')
+_INDEX = re.compile(r"\[(-?\d+)\]")
+
+
+class Matcher:
+    """Says whether a message is a watcher's own.
+
+    :param expression: a JMESPath expression over ``{body, headers, key, attributes, id, published_at,
+        delivery_count}``; a message matches where the result is true as JMESPath has it: anything but null, false,
+        and an empty text, list or object (0 is true). Or a dict of paths to the value expected there, or to a list of
+        values one of which is expected: ``{"body.region": "eu", "headers.type": ["order", "refund"]}``; all of them
+        must hold. None: every message.
+    :param on_error: told of each message on which the expression can't be evaluated; such a message doesn't match.
+    :raises InvalidArgument: the expression doesn't compile, or can't ever match; the text says where.
+    """
+
+    __slots__ = ("_evaluate", "_sees_time", "expression", "failures", "on_error")
+
+    def __init__(self, expression: str | Mapping[str, Any] | None = None, on_error: MatchError | None = None) -> None:
+        self.expression = expression
+        self.failures = 0
+        """Messages on which the expression could not be evaluated."""
+        self.on_error = on_error
+        text = "" if expression is None else _expression_of(expression)
+        self._evaluate = compile_expression(text) if text else None
+        # Writing the time as text costs as much as a small comparison, so it is done where it can be seen.
+        self._sees_time = any(mark in text for mark in ("published_at", "@", "*", "\\"))
+
+    @property
+    def matches_all(self) -> bool:
+        """Whether there is no condition at all."""
+        return self._evaluate is None
+
+    def matches(self, message: Message) -> bool:
+        """Return whether ``message`` is the watcher's own. Never raises."""
+        evaluate = self._evaluate
+        if evaluate is None:
+            return True
+        try:
+            moment = message.published_at if self._sees_time else None
+            result = evaluate(
+                {
+                    "body": message.body,
+                    "headers": message.headers,
+                    "key": message.key,
+                    "attributes": message.attributes,
+                    "id": message.id,
+                    "published_at": None if moment is None else utc_text(moment),
+                    "delivery_count": message.delivery_count,
+                }
+            )
+        except Exception as error:  # whatever JMESPath's functions raise on the odd shapes that queues carry
+            self.failures += 1
+            if self.on_error is not None:
+                self.on_error(message, error)
+            return False
+        return is_true(result)
+
+
+def is_true(value: Any) -> bool:
+    """Return whether ``value`` is true as JMESPath has it."""
+    return not (value is None or value is False or value == "" or value == [] or value == {})
+
+
+def compile_expression(text: str) -> Callable[[Mapping[str, Any]], Any]:
+    """Compile a JMESPath expression over a message.
+
+    :raises InvalidArgument: with the position of what is wrong.
+    """
+    try:
+        parsed = jmespath.compile(text)
+    except exceptions.JMESPathError as error:
+        raise InvalidArgument(f"match: {_complaint(text, error)}") from None
+    except RecursionError:
+        raise InvalidArgument(f"match: nested too deeply to be compiled: {text[:80]!r}") from None
+    _check(parsed.parsed, text)
+    tree = parsed.parsed
+    visit = TreeInterpreter().visit
+    return lambda message: visit(tree, message)
+
+
+def _complaint(text: str, error: Exception) -> str:
+    position = getattr(error, "lex_position", None)
+    if position is None:
+        position = getattr(error, "lexer_position", None)
+    if position is None or position < 0:
+        position = len(text)
+    said = getattr(error, "message", None)
+    said = said if isinstance(said, str) and said else str(error).split("\n")[0]
+    return f"not a JMESPath expression at position {position}: {said}\n  {text}\n  {' ' * position}^"
+
+
+def _check(node: Mapping[str, Any], text: str) -> None:
+    for name in _root_names(node):
+        if name not in FIELDS:
+            hint = f" (did you mean body.{name}?)" if name.isidentifier() else ""
+            raise InvalidArgument(
+                f"match: {name!r} in {text!r} isn't part of a message: expected one of {', '.join(FIELDS)}{hint}"
+            )
+    _check_functions(node, text)
+
+
+def _root_names(node: Mapping[str, Any]) -> list[str]:
+    """The fields that are looked up in the message itself, not in a part of it."""
+    kind, children = node["type"], node["children"]
+    if kind == "field":
+        return [node["value"]]
+    if kind in _LEFT_SIDE_SEES_MESSAGE:
+        return _root_names(children[0])
+    if kind == "expref":  # evaluated on the members of a list
+        return []
+    return [name for child in children for name in _root_names(child)]
+
+
+def _check_functions(node: Mapping[str, Any], text: str) -> None:
+    # JMESPath itself says so only when a message comes.
+    if node["type"] == "function_expression":
+        name = node["value"]
+        where = f"(position {text.find(name)} of {text!r})"
+        known = Functions.FUNCTION_TABLE.get(name)
+        if known is None:
+            raise InvalidArgument(f"match: there is no function {name}() {where}")
+        wanted = known["signature"]
+        variadic = bool(wanted) and wanted[-1].get("variadic", False)
+        given = len(node["children"])
+        if given < len(wanted) or (given > len(wanted) and not variadic):
+            takes = f"{len(wanted)}{' or more' if variadic else ''}"
+            raise InvalidArgument(f"match: {name}() takes {takes} arguments, got {given} {where}")
+    for child in node["children"]:
+        if isinstance(child, dict):
+            _check_functions(child, text)
+
+
+def _expression_of(given: Any) -> str:
+    if isinstance(given, str):
+        if not given.strip():
+            raise InvalidArgument("match: expected a JMESPath expression, got an empty text")
+        return given
+    if isinstance(given, Mapping):
+        return " && ".join(_condition(path, value) for path, value in given.items())
+    raise InvalidArgument(
+        f"match: expected a JMESPath expression or a dict of paths to values, got {type(given).__name__}"
+    )
+
+
+def _condition(path: Any, value: Any) -> str:
+    where = _path(path)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        if not value:
+            raise InvalidArgument(f"match: no value is listed for {path!r}, so that nothing could match")
+        return "(" + " || ".join(f"{where} == {_literal(path, item)}" for item in value) + ")"
+    return f"{where} == {_literal(path, value)}"
+
+
+def _literal(path: Any, value: Any) -> str:
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return "`" + json.dumps(value).replace("`", "\\`") + "`"
+    raise InvalidArgument(f"match: expected text, a number, a boolean or None for {path!r}, got {type(value).__name__}")
+
+
+def _path(path: Any) -> str:
+    """``headers.content-type`` as JMESPath: names that it would have quoted are quoted for the user."""
+    if not isinstance(path, str):
+        raise InvalidArgument(f"match: expected the path of a value (body.region), got {path!r}")
+    parts: list[str] = []
+    position = 0
+    while True:
+        name = _NAME.match(path, position)
+        if name is None:
+            raise InvalidArgument(f"match: expected a name at position {position} of the path {path!r}")
+        parts.append(f'"{name.group(1)}"' if name.group(1) else json.dumps(name.group(2)))
+        position = name.end()
+        while index := _INDEX.match(path, position):
+            parts[-1] += index.group(0)
+            position = index.end()
+        if position == len(path):
+            return ".".join(parts)
+        if path[position] != ".":
+            raise InvalidArgument(f"match: expected a dot at position {position} of the path {path!r}")
+        position += 1
