@@ -3,11 +3,11 @@
 .. code-block:: text
 
     broker ─receive(n permits)─▶ BrokerConsumer ─Deliveries─▶ Assembler ─Batch─▶ open_stream ─▶ Airflow fan-out ─▶ filter
-       ▲                                ▲                                                                          │
-       │            InFlightBudget gives permits; LeaseKeeper renews;                                         TriggerEvent
-       │            Cohort holds the door until every watcher listens                                              │
-       │                                                                                                           ▼
-       └─settle(chunk)── SettlementBatcher ◀─ LaneGuard ◀─ DispositionPolicy ◀── advance(lane batch) ◀── asset event (stored)
+       ▲                                ▲                                                                     │
+       │            InFlightBudget gives permits; LeaseKeeper renews;                                    TriggerEvent
+       │            Cohort holds the door until every watcher listens                                         │
+       │                                                                                                      ▼
+       └─settle(chunk)── SettlementBatcher ◀─ LaneGuard ◀─ DispositionPolicy ◀─ advance(lane batch) ◀─ asset event (stored)
 
 Read the modules in this order:
 

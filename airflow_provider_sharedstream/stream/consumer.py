@@ -7,7 +7,7 @@ account of what is open, and turns its SDK's errors into clear ones. Everything 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,25 +43,54 @@ class Capabilities:
     """What the broker does by itself; the machine does the rest.
 
     :param ordered_lanes: deliveries have lanes, and the broker delivers again from the first one released.
-    :param native_release: the broker takes a delivery back when told, and delivers it after the delay.
-    :param native_dead_letter: settling with DEAD_LETTER is one broker call, and durable.
-    :param delivery_count: the broker counts deliveries.
+    :param rewinds: releasing a delivery brings everything behind it in its lane again too (Kafka, Pub/Sub keys).
+    :param stragglers: after a release, deliveries from behind it may still be on their way to us (Pub/Sub keys).
+    :param delayed_release: the broker itself waits for ``release_delay_seconds``; else the machine does.
+    :param native_dead_letter: settling with DEAD_LETTER is durable by itself; else the machine stores a copy first.
+    :param delivery_count: the broker counts deliveries; else the machine does, in memory.
     :param durable_handles: a delivery may be settled after a reconnect. Where not, a reconnect ends its epoch.
     """
 
     ordered_lanes: bool = False
-    native_release: bool = True
+    rewinds: bool = False
+    stragglers: bool = False
+    delayed_release: bool = True
     native_dead_letter: bool = False
     delivery_count: bool = True
     durable_handles: bool = True
 
 
+class LaneOwner(Protocol):
+    """What an adapter tells the machine out of turn."""
+
+    async def lanes_revoked(self, lanes: frozenset[Hashable], settle_within_seconds: float) -> None:
+        """The lanes are about to go, or have gone, to somebody else (a rebalance, a lost session).
+
+        What is decided is settled within the time given; 0: they are gone already. Afterwards nothing of theirs is
+        settled.
+        """
+
+
 class BrokerConsumer(Protocol):
-    """One connection to one source, used by one event loop."""
+    """One connection to one source, used by one event loop.
+
+    :param lane_owner: set by the machine before the first :meth:`connect`; None in a test that drives the adapter
+        alone.
+    """
+
+    lane_owner: LaneOwner | None
 
     @property
     def source(self) -> str:
-        """Which source this is, for logs, metrics and dead letters: ``sqs:orders``. Unique per source; no secrets."""
+        """The kind of source, as in the payload: ``sqs``."""
+
+    @property
+    def stream(self) -> str:
+        """The name of the queue, topics, directory or endpoint, as in the payload: ``orders``. No secrets."""
+
+    @property
+    def identity(self) -> str:
+        """What two consumers must not take from at once in one process: the queue's URL, the group and topics."""
 
     @property
     def limits(self) -> BrokerLimits:
@@ -69,7 +98,9 @@ class BrokerConsumer(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the broker does by itself. Read after :meth:`connect`."""
+        """What the broker does by itself. Only ``delivery_count`` and ``native_dead_letter`` may change by
+        :meth:`connect`.
+        """
 
     @property
     def dead_letter_place(self) -> str | None:
@@ -91,8 +122,8 @@ class BrokerConsumer(Protocol):
         """Tell the broker; return what failed. At most ``limits.settle_batch`` deliveries. Idempotent.
 
         "Already gone" is success for ACCEPT. :class:`LeaseLost` as the failure says that a delivery is no longer
-        ours. Where an exception is raised, all of them failed. ACCEPT comes for every broker; RELEASE, DEAD_LETTER
-        and LEAVE only with the capability for them (LEAVE: never to brokers where ``on_unmatched`` can't be it).
+        ours. Where an exception is raised, all of them failed. ACCEPT and RELEASE come to every broker, DEAD_LETTER
+        only with ``native_dead_letter``, LEAVE only where ``on_unmatched`` may be ``leave``; LAPSE never comes.
         """
 
     async def store_dead_letters(self, deliveries: Sequence[Delivery]) -> Failures:

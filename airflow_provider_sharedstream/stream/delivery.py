@@ -109,13 +109,19 @@ class Batch:
     """Deliveries of one lane: the raw event of the shared stream, and its broker payload too.
 
     :param deliveries: at least one, in the order in which they came, all of one lane.
+    :param source: the kind of source, and
+    :param stream: which one, as in the payload.
+    :param offered_at: monotonic time at which it goes to the watchers.
     """
 
-    __slots__ = ("deliveries", "lane", "offered_at", "receipts", "source")
+    __slots__ = ("deliveries", "lane", "offered_at", "receipts", "source", "stream")
 
-    def __init__(self, deliveries: Sequence[Delivery], *, source: str = "", offered_at: float = 0.0) -> None:
+    def __init__(
+        self, deliveries: Sequence[Delivery], *, source: str = "", stream: str = "", offered_at: float = 0.0
+    ) -> None:
         self.deliveries = deliveries
         self.source = source
+        self.stream = stream
         lane = deliveries[0].lane
         # Without an order among messages each batch is a lane of its own, so that a slow watcher on one
         # batch delays the settlement of no other.
@@ -130,4 +136,4 @@ class Batch:
         return iter(self.deliveries)
 
     def __repr__(self) -> str:
-        return f"<Batch of {len(self.deliveries)} from {self.source or 'nowhere'}>"
+        return f"<Batch of {len(self.deliveries)} from {self.source} {self.stream}>"

@@ -37,9 +37,15 @@ RULES: tuple[tuple[str, str], ...] = (
         "a watcher failed, or was handed the message and never came back",
         "release, with a delay that grows with the delivery count",
     ),
-    ("rejected, and nobody failed", "`on_reject`: dead_letter (default), accept or release; `reject_quorum`: any (default) or all"),
+    (
+        "rejected, and nobody failed",
+        "`on_reject`: dead_letter (default), accept or release; `reject_quorum`: any (default) or all",
+    ),
     ("everybody moved on, at least one watcher's event holds it", "accept"),
-    ("everybody moved on, it is nobody's", "`on_unmatched`: accept (default; a directory: leave), dead_letter, release or leave"),
+    (
+        "everybody moved on, it is nobody's",
+        "`on_unmatched`: accept (default), dead_letter, release; leave (the default, and only, for a directory)",
+    ),
     ("nobody was listening", "nothing: the lease lapses and the broker delivers it again"),
     ("delivered `max_deliveries` times and still not accepted", "dead_letter"),
 )
@@ -90,9 +96,9 @@ class DispositionPolicy:
         unclean = outcome.failed > 0 or any(not receipt.returned for receipt in receipts)
         # Each watcher that Airflow counts as past the batch must have come back for the next one.
         unclean = unclean or len(receipts) < outcome.acked + outcome.rejected
-        if not unclean and not outcome.rejected and any(receipt.matched_all for receipt in receipts):
-            if all(receipt.plain or not (receipt.rejected or receipt.failed) for receipt in receipts):
-                return [Verdict(Disposition.ACCEPT, list(batch.deliveries))]
+        objections = unclean or outcome.rejected or any(r.rejected or r.failed for r in receipts)
+        if not objections and any(r.matched_all for r in receipts):
+            return [Verdict(Disposition.ACCEPT, list(batch.deliveries))]
         verdicts: dict[Disposition, list[Delivery]] = {}
         for delivery in batch.deliveries:
             verdicts.setdefault(self._judge_one(delivery, batch, outcome, unclean), []).append(delivery)
@@ -114,10 +120,6 @@ class DispositionPolicy:
             return Disposition.ACCEPT
         return self._apply(self.on_unmatched, delivery, "no watcher matched it", [])
 
-    def again(self, delivery: Delivery, reason: str) -> Disposition:
-        """Return what happens to a delivery that has to come again: a release, or the end of its tries."""
-        return self._again(delivery, reason, [])
-
     def _apply(self, wish: str, delivery: Delivery, reason: str, watchers: Iterable[str]) -> Disposition:
         if wish == "accept":
             return Disposition.ACCEPT
@@ -131,8 +133,12 @@ class DispositionPolicy:
         count = max(delivery.delivery_count, 1)
         if self.max_deliveries is not None and count >= self.max_deliveries and self.can_dead_letter:
             return self._dead_letter(delivery, f"{reason} (delivered {count} times)", watchers)
+        return self.release(delivery)
+
+    def release(self, delivery: Delivery) -> Disposition:
+        """Return RELEASE, with the delay for the delivery's count noted on it; whatever the count."""
         # 2**16 seconds are past any bound; the exponent is kept small so that a count of thousands stays a number.
-        delay = self.release_delay_seconds * 2 ** min(count - 1, 16)
+        delay = self.release_delay_seconds * 2 ** min(max(delivery.delivery_count, 1) - 1, 16)
         delivery.release_delay_seconds = min(delay, self.max_release_delay_seconds)
         return Disposition.RELEASE
 

@@ -55,8 +55,3 @@ class Receipt:
     def returned(self) -> bool:
         """Whether the watcher has moved past the batch."""
         return self.returned_at is not None
-
-    @property
-    def plain(self) -> bool:
-        """Whether the whole batch matched and nothing else has to be looked at."""
-        return self.matched_all and not self.rejected and not self.failed

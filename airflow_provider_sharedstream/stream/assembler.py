@@ -1,0 +1,98 @@
+"""Deliveries to batches."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Sequence
+from operator import attrgetter
+
+from airflow_provider_sharedstream.stream.delivery import Delivery
+
+
+class _Pile:
+    __slots__ = ("deliveries", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.deliveries: deque[Delivery] = deque()
+
+
+class Assembler:
+    """Gathers the deliveries of each lane until there are enough, or the oldest has waited long enough.
+
+    :param batch_size: most deliveries in a batch.
+    :param batch_window_seconds: longest wait for a batch to fill.
+    :param clock: monotonic.
+    """
+
+    def __init__(
+        self, batch_size: int, batch_window_seconds: float, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._batch_size = batch_size
+        self._batch_window_seconds = batch_window_seconds
+        self._clock = clock
+        self._piles: OrderedDict[Hashable, _Pile] = OrderedDict()
+        self._full: deque[Hashable] = deque()
+        self._added = asyncio.Event()
+
+    def add(self, deliveries: Sequence[Delivery]) -> None:
+        """Take deliveries in the order in which they came."""
+        now = self._clock()
+        for lane, group in itertools.groupby(deliveries, key=attrgetter("lane")):
+            pile = self._piles.get(lane)
+            if pile is None:
+                pile = self._piles[lane] = _Pile(now)
+            was_full = len(pile.deliveries) >= self._batch_size
+            pile.deliveries.extend(group)
+            if not was_full and len(pile.deliveries) >= self._batch_size:
+                self._full.append(lane)
+        self._added.set()
+
+    async def next(self) -> list[Delivery]:
+        """Return the next batch's deliveries: a full one, or the oldest whose time is up."""
+        while True:
+            self._added.clear()
+            if self._full:
+                return self._take(self._full.popleft())
+            wait = None
+            if self._piles:
+                lane, oldest = next(iter(self._piles.items()))
+                wait = oldest.since + self._batch_window_seconds - self._clock()
+                if wait <= 0:
+                    return self._take(lane)
+            try:
+                await asyncio.wait_for(self._added.wait(), wait)
+            except (TimeoutError, asyncio.TimeoutError):
+                pass
+
+    def drain(self) -> list[Delivery]:
+        """Take out everything that waits."""
+        waiting = [delivery for pile in self._piles.values() for delivery in pile.deliveries]
+        self._piles.clear()
+        self._full.clear()
+        return waiting
+
+    def drop(self, is_void: Callable[[Delivery], bool]) -> list[Delivery]:
+        """Take out what ``is_void`` says, and return it."""
+        kept: list[Delivery] = []
+        dropped: list[Delivery] = []
+        for delivery in self.drain():
+            (dropped if is_void(delivery) else kept).append(delivery)
+        self.add(kept)
+        return dropped
+
+    def _take(self, lane: Hashable) -> list[Delivery]:
+        pile = self._piles[lane]
+        if len(pile.deliveries) <= self._batch_size:
+            del self._piles[lane]
+            return list(pile.deliveries)
+        taken = [pile.deliveries.popleft() for _ in range(self._batch_size)]
+        # The rest goes to the end of the line, with a wait of its own, so that one busy lane doesn't starve the others.
+        pile.since = self._clock()
+        self._piles.move_to_end(lane)
+        if len(pile.deliveries) >= self._batch_size:
+            self._full.append(lane)
+        return taken

@@ -1,0 +1,139 @@
+"""Who must be listening before a message is taken.
+
+Filters of this process join the cohort of their stream's key when they start to listen, and leave it when they stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Hashable
+from weakref import WeakValueDictionary
+
+log = logging.getLogger(__name__)
+
+
+class Cohort:
+    """The watchers of one stream in this process.
+
+    :param key: the shared-stream key.
+    """
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.changes = 0
+        """Counts joins: a source that left something unmatched offers it again to newcomers."""
+        self._members: dict[object, str] = {}
+        self._troubles: dict[object, str] = {}
+        self._changed = asyncio.Event()
+        self._joined_at = 0.0
+
+    def join(self, watcher: str, trouble: str | None = None) -> object:
+        """Note a watcher; return the token with which it leaves.
+
+        :param watcher: its name, for logs.
+        :param trouble: why it can't judge messages; the stream is held while it stays.
+        """
+        token = object()
+        self._members[token] = watcher
+        if trouble is not None:
+            self._troubles[token] = trouble
+        self.changes += 1
+        self._joined_at = time.monotonic()
+        self._changed.set()
+        return token
+
+    def leave(self, token: object) -> None:
+        """Note that a watcher has left."""
+        self._members.pop(token, None)
+        self._troubles.pop(token, None)
+        self._changed.set()
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the stream has to be held, or None."""
+        for token, trouble in self._troubles.items():
+            return f"{self._members[token]}: {trouble}"
+        return None
+
+    @property
+    def complete(self) -> bool:
+        """Whether messages may be taken: somebody listens, and everybody who does can judge."""
+        return bool(self._members) and not self._troubles
+
+    async def ready(self, join_grace_seconds: float = 0.0) -> None:
+        """Wait until messages may be taken.
+
+        :param join_grace_seconds: also wait until so long has passed since the last watcher joined, at most
+            three times as long: Airflow starts the watchers of a stream one after another.
+        """
+        limit = time.monotonic() + 3 * join_grace_seconds
+        while True:
+            self._changed.clear()
+            if self.complete:
+                now = time.monotonic()
+                left = min(self._joined_at + join_grace_seconds, limit) - now
+                if left <= 0:
+                    return
+                wait: float | None = left
+            else:
+                wait = None
+                if self.trouble is not None:
+                    log.error("The stream is held, no message is taken: %s", self.trouble)
+            try:
+                await asyncio.wait_for(self._changed.wait(), wait)
+            except (TimeoutError, asyncio.TimeoutError):
+                pass
+
+
+_cohorts: WeakValueDictionary[Hashable, Cohort] = WeakValueDictionary()
+
+
+def cohort_of(key: Hashable) -> Cohort:
+    """Return the one cohort of ``key`` in this process; whoever uses it holds on to it."""
+    cohort = _cohorts.get(key)
+    if cohort is None:
+        cohort = _cohorts[key] = Cohort(key)
+    return cohort
+
+
+class SourceClaim:
+    """Keeps two streams of one process from taking messages out of one source.
+
+    Watchers of one source with different producer arguments make different streams. Each would get some of the
+    messages and settle them without the other's watchers ever seeing them. So the second waits, loudly, until the
+    first has gone.
+    """
+
+    _claims: dict[str, SourceClaim] = {}
+
+    def __init__(self, describe: Callable[[], str]) -> None:
+        self._describe = describe
+        self._identity: str | None = None
+
+    async def take(self, identity: str) -> None:
+        """Wait until ``identity`` is free, and claim it."""
+        said = False
+        while (holder := self._claims.get(identity, self)) is not self:
+            if not said:
+                said = True
+                log.error(
+                    "Two streams want messages of %s, and each would hide some from the other's watchers. "
+                    "This one waits: give all watchers of a source the same arguments. It is %s; the other is %s.",
+                    identity,
+                    self._describe(),
+                    holder._describe(),
+                )
+            await asyncio.sleep(0.5)
+        self._claims[identity] = self
+        self._identity = identity
+
+    def drop(self) -> None:
+        """Give the claim up."""
+        if self._identity is not None and self._claims.get(self._identity) is self:
+            del self._claims[self._identity]
+        self._identity = None

@@ -1,0 +1,140 @@
+"""Leases: renewed while a delivery is open, bounded, and given up when lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from airflow_provider_sharedstream.stream import metrics
+from airflow_provider_sharedstream.stream.consumer import BrokerConsumer
+from airflow_provider_sharedstream.stream.delivery import Delivery
+from airflow_provider_sharedstream.stream.metrics import StreamMetrics
+
+log = logging.getLogger(__name__)
+
+HALF_LIFE = 0.5
+JITTER = 0.1
+"""Renewals are spread over a tenth of the lease, so that a thousand leases of one moment don't fall due at once."""
+
+
+class LeaseKeeper:
+    """Renews every open lease at half its life, in chunks, for at most ``max_lease_seconds``.
+
+    A lease that has run out here is taken as lost even where the broker didn't say so: somebody else may hold the
+    message by now, and settling it would take it from under them.
+
+    :param consumer: the connection that renews.
+    :param max_lease_seconds: from arrival; longer than Airflow's ack timeout, so that only what is stuck runs out.
+    :param stream_metrics: where lost leases are counted.
+    :param clock: monotonic.
+    """
+
+    def __init__(
+        self,
+        consumer: BrokerConsumer,
+        max_lease_seconds: float,
+        stream_metrics: StreamMetrics,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._consumer = consumer
+        self._max_lease_seconds = max_lease_seconds
+        self._metrics = stream_metrics
+        self._clock = clock
+        self._renew_at: dict[Delivery, float] = {}
+        self._changed = asyncio.Event()
+        self.paused = False
+        """Set in tests: leases run out."""
+
+    def track(self, deliveries: Iterable[Delivery]) -> None:
+        """Start to keep the leases of deliveries that have just arrived."""
+        default = self._consumer.limits.lease_seconds
+        for delivery in deliveries:
+            lease_seconds = delivery.lease_seconds or default
+            if lease_seconds is None:
+                return
+            delivery.lease_seconds = lease_seconds
+            self._renewed(delivery, delivery.received_at)
+        self._changed.set()
+
+    def forget(self, deliveries: Iterable[Delivery]) -> None:
+        """Stop keeping leases."""
+        if self._renew_at:
+            for delivery in deliveries:
+                self._renew_at.pop(delivery, None)
+
+    def is_lost(self, delivery: Delivery) -> bool:
+        """Whether the lease of ``delivery`` is gone, by the broker's word or by the clock."""
+        if not delivery.lease_lost and delivery.lease_deadline is not None:
+            delivery.lease_lost = self._clock() >= delivery.lease_deadline
+        return delivery.lease_lost
+
+    async def step(self) -> None:
+        """Wait until leases fall due, and renew them."""
+        if not self._renew_at or self.paused:
+            self._changed.clear()
+            await _wait(self._changed, 0.2 if self.paused else None)
+            return
+        now = self._clock()
+        soonest = min(self._renew_at.values())
+        if soonest > now:
+            self._changed.clear()
+            await _wait(self._changed, soonest - now)
+            return
+        # What falls due within the jitter comes along: fewer calls, and never later than its time.
+        due = [d for d, at in self._renew_at.items() if at <= now + JITTER * (d.lease_seconds or 0.0)]
+        size = self._consumer.limits.settle_batch
+        chunks = [due[start : start + size] for start in range(0, len(due), size)]
+        parallel = self._consumer.limits.parallel_settles
+        for start in range(0, len(chunks), parallel):
+            await asyncio.gather(*(self._renew(chunk) for chunk in chunks[start : start + parallel]))
+
+    async def _renew(self, chunk: Sequence[Delivery]) -> None:
+        now = self._clock()
+        keep: list[Delivery] = []
+        for delivery in chunk:
+            if delivery not in self._renew_at:
+                continue
+            if self.is_lost(delivery):
+                self._lose(delivery, "its lease ran out")
+            elif now - delivery.received_at > self._max_lease_seconds:
+                self._lose(delivery, f"it was held for longer than max_lease_seconds={self._max_lease_seconds:g}")
+            else:
+                keep.append(delivery)
+        if not keep:
+            return
+        try:
+            lost = set(await self._consumer.extend_leases(keep))
+        except Exception as error:
+            if not self._consumer.is_transient(error):
+                log.error("Leases could not be renewed: %s", error)
+            for delivery in keep:
+                if delivery in self._renew_at:
+                    self._renew_at[delivery] = now + min(1.0, (delivery.lease_seconds or 1.0) / 10)
+            return
+        for delivery in keep:
+            if delivery in lost:
+                self._lose(delivery, "the broker took it back")
+            elif delivery in self._renew_at:
+                self._renewed(delivery, now)
+
+    def _renewed(self, delivery: Delivery, at: float) -> None:
+        lease_seconds = delivery.lease_seconds or 0.0
+        delivery.lease_deadline = at + lease_seconds
+        self._renew_at[delivery] = at + lease_seconds * (HALF_LIFE - JITTER * random.random())
+
+    def _lose(self, delivery: Delivery, why: str) -> None:
+        delivery.lease_lost = True
+        self._renew_at.pop(delivery, None)
+        self._metrics.count(metrics.LEASES_LOST)
+        log.warning("The lease of %s is lost: %s. It isn't settled and will be delivered again.", delivery.id, why)
+
+
+async def _wait(event: asyncio.Event, seconds: float | None) -> None:
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except (TimeoutError, asyncio.TimeoutError):
+        pass

@@ -1,0 +1,292 @@
+"""The machine, wired: the one place that knows Airflow's producer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
+from typing_extensions import Self
+
+from airflow_provider_sharedstream.stream import metrics
+from airflow_provider_sharedstream.stream.assembler import Assembler
+from airflow_provider_sharedstream.stream.cohort import Cohort, SourceClaim
+from airflow_provider_sharedstream.stream.consumer import BrokerConsumer
+from airflow_provider_sharedstream.stream.delivery import Batch, Delivery
+from airflow_provider_sharedstream.stream.disposition import Disposition, DispositionPolicy, Outcome, Verdict
+from airflow_provider_sharedstream.stream.in_flight import BatchWindow, InFlightBudget
+from airflow_provider_sharedstream.stream.intake import Intake
+from airflow_provider_sharedstream.stream.lanes import LaneGuard
+from airflow_provider_sharedstream.stream.lease import LeaseKeeper
+from airflow_provider_sharedstream.stream.metrics import StreamMetrics
+from airflow_provider_sharedstream.stream.reconnect import Backoff, never_ending
+from airflow_provider_sharedstream.stream.redelivery import RedeliveryLedger
+from airflow_provider_sharedstream.stream.settings import StreamSettings
+from airflow_provider_sharedstream.stream.settlement import Sealed, SettlementBatcher
+
+log = logging.getLogger(__name__)
+
+
+class BrokerStreamProducer(SharedStreamProducer):
+    """Receives from one broker for all watchers of one stream, and settles what they decided.
+
+    Subclasses bind a broker's consumer to an importable name (``consumer_class``); they never change how this works.
+
+    :param consumer: the adapter.
+    :param settings: how the stream runs.
+    :param cohort: who must be listening; None: nobody has to.
+    :param description: the stream's arguments in words, for the message about two streams on one source.
+    """
+
+    consumer_class: ClassVar[Callable[..., BrokerConsumer]]
+
+    @classmethod
+    def from_arguments(
+        cls, arguments: Mapping[str, Any], settings: StreamSettings, *, cohort: Cohort | None, description: str
+    ) -> Self:
+        """Build the producer of a trigger's stream.
+
+        :param arguments: what names and reaches the source, by the names of the consumer's constructor.
+        """
+        return cls(cls.consumer_class(**arguments), settings, cohort=cohort, description=description)
+
+    def __init__(
+        self,
+        consumer: BrokerConsumer,
+        settings: StreamSettings | None = None,
+        *,
+        cohort: Cohort | None = None,
+        description: str = "a stream",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        settings = settings or StreamSettings()
+        capabilities = consumer.capabilities
+        self.consumer = consumer
+        self.settings = settings
+        self._clock = clock
+        self._connects = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._intake_task: asyncio.Task[None] | None = None
+        self._decided: set[Delivery] = set()
+        self._unheard = Backoff(1.0, 60.0)
+        self._policy = DispositionPolicy()
+        self.metrics = StreamMetrics(consumer.source, consumer.stream)
+        self.budget = InFlightBudget(settings.max_in_flight, settings.max_in_flight_bytes)
+        self.window = BatchWindow(settings.max_batches, settings.confirm_target_seconds)
+        self.assembler = Assembler(settings.batch_size, settings.batch_window_seconds, clock=clock)
+        self.lanes = LaneGuard(rewinds=capabilities.rewinds, stragglers=capabilities.stragglers)
+        self.leases = LeaseKeeper(consumer, settings.max_lease_seconds, self.metrics, clock=clock)
+        self.settlement = SettlementBatcher(consumer, self.leases, self.lanes, self._seal, self.metrics, clock=clock)
+        self.ledger = RedeliveryLedger()
+        self._claim = SourceClaim(lambda: description)
+        self.intake = Intake(
+            consumer,
+            self.budget,
+            settings,
+            cohort=cohort,
+            claim=self._claim,
+            connected=self._connected,
+            arrived=self._arrived,
+            refusal=lambda: self.settlement.refusal,
+            stream_metrics=self.metrics,
+        )
+        consumer.lane_owner = self
+
+    # Airflow calls these four.
+
+    async def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:
+        """Yield batches for ever. It ends by being closed, not by raising: trouble is waited out inside."""
+        self._start()
+        try:
+            while True:
+                await self.window.enter()
+                deliveries = await self.assembler.next()
+                source, stream = self.consumer.source, self.consumer.stream
+                batch = Batch(deliveries, source=source, stream=stream, offered_at=self._clock())
+                self.metrics.count(metrics.OFFERED)
+                yield batch, batch
+        finally:
+            # Airflow calls advance for what is resolved, then aclose; no further message is taken meanwhile.
+            if self._intake_task is not None:
+                self._intake_task.cancel()
+
+    def get_advance_lane(self, broker_payload: Batch) -> Hashable:
+        """Return the batch's lane: its own where the broker has no order."""
+        return broker_payload.lane
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """Decide what the broker is told, and leave the telling to the batcher. Never raises."""
+        for item in batch:
+            outcome = Outcome(item.outcome.acked, item.outcome.failed, item.outcome.rejected)
+            try:
+                self._conclude(item.broker_payload, outcome)
+            except Exception:
+                # To raise would fail every watcher of the stream for a mistake of ours.
+                log.exception("A batch could not be judged; its messages are released")
+                open_ones = [d for d in item.broker_payload.deliveries if d not in self._decided]
+                self._dispose(Disposition.RELEASE, open_ones)
+
+    async def aclose(self) -> None:
+        """Stop receiving, tell the broker what is decided, give back what isn't, let go. Idempotent."""
+        await _cancel([self._intake_task] if self._intake_task else [])
+        self._intake_task = None
+        self.assembler.drain()
+        undecided = [d for d in self.budget.open if d not in self._decided]
+        if self.consumer.capabilities.rewinds or self.consumer.limits.lease_seconds is None:
+            # Nothing was promised to the broker: what isn't committed comes to the next owner by itself.
+            self.budget.free(undecided)
+        else:
+            for delivery in undecided:
+                delivery.release_delay_seconds = 0.0
+            self._dispose(Disposition.RELEASE, undecided)
+        if self._tasks:
+            await self.settlement.flush(self.settings.close_deadline_seconds)
+        await self.settlement.stop()
+        await _cancel(self._tasks)
+        self._tasks = []
+        try:
+            await asyncio.wait_for(self.consumer.close(), self.settings.close_deadline_seconds)
+        except Exception as error:
+            log.warning("Closing %s %s: %s", self.consumer.source, self.consumer.stream, error)
+        self._claim.drop()
+        self.metrics.gauge(metrics.UP, 0)
+
+    # The adapter calls this one.
+
+    async def lanes_revoked(self, lanes: frozenset[Hashable], settle_within_seconds: float) -> None:
+        """Settle what is decided, then make void what has arrived on ``lanes``."""
+        if settle_within_seconds > 0:
+            await self.settlement.flush(settle_within_seconds)
+        self._end_epoch(lanes)
+
+    # The rest is the machine's.
+
+    def _start(self) -> None:
+        def run(name: str, step: Callable[[], Any]) -> asyncio.Task[None]:
+            return asyncio.create_task(never_ending(name, step), name=f"sharedstream-{name}")
+
+        self._tasks = [run("settlement", self.settlement.step), run("lease", self.leases.step)]
+        self._intake_task = run("intake", self.intake.step)
+
+    def _connected(self) -> None:
+        self._connects += 1
+        if self._connects > 1:
+            # What follows a failure may turn out to be impossible to settle: begin with one batch.
+            self.window.probe()
+            if not self.consumer.capabilities.durable_handles:
+                self._end_epoch(None)
+        settings, place = self.settings, self.consumer.dead_letter_place
+        self._policy = DispositionPolicy(
+            on_reject=settings.on_reject,
+            reject_quorum=settings.reject_quorum,
+            on_unmatched=settings.on_unmatched,
+            max_deliveries=settings.max_deliveries,
+            release_delay_seconds=settings.release_delay_seconds,
+            max_release_delay_seconds=settings.max_release_delay_seconds,
+            can_dead_letter=place is not None,
+        )
+        if self._connects == 1 and place is None and "dead_letter" in (settings.on_reject, settings.on_unmatched):
+            log.warning(
+                "%s %s has no place for dead letters: a rejected message is released with a growing delay, for ever. "
+                "Give it one, or set on_reject.",
+                self.consumer.source,
+                self.consumer.stream,
+            )
+
+    def _end_epoch(self, lanes: frozenset[Hashable] | None) -> None:
+        self.lanes.end_epoch(lanes)
+        void = self.assembler.drop(self.lanes.is_void)
+        if void:
+            self._seal(Sealed(void, None, "epoch ended"))
+
+    def _arrived(self, deliveries: Sequence[Delivery]) -> None:
+        now = self._clock()
+        counts = self.consumer.capabilities.delivery_count
+        passed: list[Delivery] = []
+        early: list[Delivery] = []
+        for delivery in deliveries:
+            delivery.received_at = now
+            if not counts:
+                self.ledger.count(delivery)
+            (passed if self.lanes.arrive(delivery, now) else early).append(delivery)
+        self.budget.admit(deliveries)
+        self.leases.track(deliveries)
+        self.metrics.count(metrics.RECEIVED, len(deliveries))
+        if early:
+            self._dispose(Disposition.RELEASE, early)
+        self.assembler.add(passed)
+
+    def _conclude(self, batch: Batch, outcome: Outcome) -> None:
+        now = self._clock()
+        returned_at = max((r.returned_at for r in batch.receipts if r.returned_at is not None), default=now)
+        confirm_seconds = now - returned_at
+        # A batch that takes a third of what Airflow allows is too much at once, whoever is slow.
+        late = now - batch.offered_at > self.settings.ack_timeout_seconds / 3
+        seconds = self.settings.ack_timeout_seconds if late else confirm_seconds
+        self.window.leave(offered_at=batch.offered_at, now=now, seconds=seconds)
+        self.metrics.timing(metrics.CONFIRM, confirm_seconds)
+        self.metrics.gauge(metrics.WINDOW, self.window.size)
+        self.metrics.gauge(metrics.IN_FLIGHT, len(self.budget))
+        self.metrics.gauge(metrics.IN_FLIGHT_BYTES, self.budget.bytes)
+        if any(outcome):
+            self._unheard.reset()
+        else:
+            # Nobody listens although somebody is subscribed (all have failed): don't empty the queue meanwhile.
+            self.intake.pause(self._unheard.next_seconds())
+        verdicts = self._policy.judge(batch, outcome)
+        if self.consumer.limits.lease_seconds is None:
+            verdicts = [self._spell_out(verdict) for verdict in verdicts]
+        if batch.deliveries[0].lane is not None:
+            verdicts = self._in_lane_order(batch, verdicts, now)
+        for disposition, deliveries in verdicts:
+            self._dispose(disposition, deliveries)
+
+    def _spell_out(self, verdict: Verdict) -> Verdict:
+        """Without a lease nothing lapses by itself: say that it shall come again."""
+        if verdict.disposition is not Disposition.LAPSE:
+            return verdict
+        for delivery in verdict.deliveries:
+            self._policy.release(delivery)
+        return Verdict(Disposition.RELEASE, verdict.deliveries)
+
+    def _in_lane_order(self, batch: Batch, verdicts: Sequence[Verdict], now: float) -> list[Verdict]:
+        """Put each delivery's verdict to the lane guard, in the order of the lane."""
+        wished = {delivery: verdict.disposition for verdict in verdicts for delivery in verdict.deliveries}
+        allowed: dict[Disposition, list[Delivery]] = {}
+        for delivery in batch.deliveries:
+            allowed.setdefault(self.lanes.judge(delivery, wished[delivery], now), []).append(delivery)
+        return [Verdict(disposition, deliveries) for disposition, deliveries in allowed.items()]
+
+    def _dispose(self, disposition: Disposition, deliveries: Sequence[Delivery]) -> None:
+        if disposition is Disposition.LAPSE:
+            self._seal(Sealed(deliveries, None, "not heard, or no longer ours"))
+            return
+        self._decided.update(deliveries)
+        self.settlement.put(disposition, deliveries)
+
+    def _seal(self, sealed: Sealed) -> None:
+        deliveries = sealed.deliveries
+        self._decided.difference_update(deliveries)
+        self.budget.free(deliveries)
+        self.leases.forget(deliveries)
+        counts = self.consumer.capabilities.delivery_count
+        for delivery in deliveries:
+            self.lanes.leave(delivery)
+            if counts or sealed.disposition is None:
+                # What lies behind a held one has done nothing to be counted for.
+                continue
+            if sealed.disposition is Disposition.RELEASE:
+                self.ledger.expect(delivery)
+            else:
+                self.ledger.forget(delivery)
+        if sealed.disposition is None:
+            self.metrics.count(metrics.LAPSED, len(deliveries), cause=sealed.cause.replace(" ", "_").replace(",", ""))
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""What a Dag author writes: one typed, documented constructor per source."""

@@ -1,0 +1,163 @@
+"""The arguments of the triggers: defaults, what is allowed, and who they are for.
+
+Constructors only store, since Airflow's triggerer dies of one that raises. What is wrong is reported when the Dag is
+parsed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from jsonschema import Draft202012Validator
+from typing_extensions import TypedDict
+
+Schema = Mapping[str, Any]
+
+TEXT: Schema = {"type": "string", "minLength": 1}
+TEXT_OR_NONE: Schema = {"type": ["string", "null"], "minLength": 1}
+FLAG: Schema = {"type": "boolean"}
+SECONDS: Schema = {"type": "number", "minimum": 0}
+
+REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
+"""The default of an argument that names the source."""
+
+
+class Argument(NamedTuple):
+    """One argument of a trigger.
+
+    :param default: its default, or :data:`REQUIRED`.
+    :param schema: the JSON schema of what is allowed.
+    :param scope: ``source``: names or reaches the source; ``stream``: how the stream runs; ``filter``: what one watcher
+        wants. Source and stream arguments make the shared-stream key: watchers that agree in them share a connection.
+    """
+
+    default: Any
+    schema: Schema
+    scope: Literal["source", "stream", "filter"] = "source"
+
+
+class CommonArguments(TypedDict, total=False):
+    """Arguments that every trigger takes.
+
+    What one watcher wants:
+
+    - ``match``: which messages are its own: a JMESPath expression over ``{body, headers, key, attributes}``, or a dict
+      such as ``{"body.region": "eu", "headers.type": ["order", "refund"]}``. Default: all.
+    - ``apply_function``: dotted path of a function, sync or async, called with each :class:`Message` that matches. It
+      returns None to skip it, a replacement for the body to emit it, or raises ``RejectMessage(reason)``. Default: none.
+    - ``apply_timeout_seconds``: how long it may take for one message. Default: 30.
+    - ``decode``: ``auto`` (default), ``json``, ``text``, ``bytes``, or the dotted path of a callable that takes the
+      bytes and the headers and returns the body.
+    - ``on_error``: what happens to a message that a decoder asked for by name can't decode, or on which
+      ``apply_function`` raises or runs out of time: ``reject`` (default), ``skip``, ``release``.
+
+    How the stream runs; watchers that differ in one of these do not share a stream:
+
+    - ``on_reject``: what happens to a rejected message: ``dead_letter`` (default), ``accept``, ``release``.
+    - ``reject_quorum``: ``any`` (default): one watcher's rejection suffices; ``all``: everybody who had a say on it.
+    - ``on_unmatched``: what happens to a message that no watcher matches: ``accept`` (default), ``dead_letter``,
+      ``release``.
+    - ``max_deliveries``: dead-letter a message delivered so often and still not accepted. Default: 10; None: never.
+    - ``release_delay_seconds``: wait before a released message comes again; doubles each time, up to 900. Default: 5.
+    - ``batch_size``: most messages in one event. Default: 100; at most 10,000.
+    - ``batch_window_seconds``: longest wait for an event to fill. Default: 0.5.
+    - ``max_in_flight``: most messages received and not settled. Default: 1,000.
+    """
+
+    match: str | dict[str, Any] | None
+    apply_function: str | None
+    apply_timeout_seconds: float
+    decode: str
+    on_error: Literal["reject", "skip", "release"]
+    on_reject: Literal["dead_letter", "accept", "release"]
+    reject_quorum: Literal["any", "all"]
+    on_unmatched: Literal["accept", "dead_letter", "release", "leave"]
+    max_deliveries: int | None
+    release_delay_seconds: float
+    batch_size: int
+    batch_window_seconds: float
+    max_in_flight: int
+
+
+DOTTED_PATH: Schema = {"type": ["string", "null"], "pattern": r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"}
+
+COMMON: Mapping[str, Argument] = {
+    "match": Argument(None, {"type": ["string", "object", "null"]}, "filter"),
+    "apply_function": Argument(None, DOTTED_PATH, "filter"),
+    "apply_timeout_seconds": Argument(30.0, {"type": "number", "exclusiveMinimum": 0, "maximum": 240}, "filter"),
+    "decode": Argument(
+        "auto",
+        {"anyOf": [{"enum": ["auto", "json", "text", "bytes"]}, {"type": "string", "pattern": DOTTED_PATH["pattern"]}]},
+        "filter",
+    ),
+    "on_error": Argument("reject", {"enum": ["reject", "skip", "release"]}, "filter"),
+    "on_reject": Argument("dead_letter", {"enum": ["dead_letter", "accept", "release"]}, "stream"),
+    "reject_quorum": Argument("any", {"enum": ["any", "all"]}, "stream"),
+    "on_unmatched": Argument("accept", {"enum": ["accept", "dead_letter", "release"]}, "stream"),
+    "max_deliveries": Argument(10, {"type": ["integer", "null"], "minimum": 1}, "stream"),
+    "release_delay_seconds": Argument(5.0, {"type": "number", "minimum": 0, "maximum": 900}, "stream"),
+    "batch_size": Argument(100, {"type": "integer", "minimum": 1, "maximum": 10_000}, "stream"),
+    "batch_window_seconds": Argument(0.5, {"type": "number", "minimum": 0, "maximum": 60}, "stream"),
+    "max_in_flight": Argument(1000, {"type": "integer", "minimum": 1, "maximum": 100_000}, "stream"),
+}
+
+
+def mistakes(allowed: Mapping[str, Argument], given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the arguments ``given``: name, what came, what is expected."""
+    for name, value in given.items():
+        argument = allowed.get(name)
+        if argument is None:
+            close = difflib.get_close_matches(name, allowed, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(sorted(allowed))}"
+            yield f"{name}={_shown(value)}: there is no such argument; {hint}"
+            continue
+        for error in Draft202012Validator(argument.schema).iter_errors(value):
+            yield f"{name}={_shown(value)}: {_expected(argument.schema, error.message)}"
+            break
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+TYPE_NAMES = {
+    "string": "a text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "True or False",
+    "object": "a dict",
+    "array": "a list",
+    "null": "None",
+}
+
+
+def _expected(schema: Schema, message: str) -> str:
+    """Say in words what ``schema`` allows; ``message`` is the validator's for what this doesn't know."""
+    if "anyOf" in schema:
+        return "expected " + ", or ".join(_expected(one, message).removeprefix("expected ") for one in schema["anyOf"])
+    if "enum" in schema:
+        return "expected one of " + ", ".join(repr(value) for value in schema["enum"])
+    if "type" not in schema:
+        return message
+    types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    text = "expected " + " or ".join(TYPE_NAMES[one] for one in types)
+    if schema.get("minLength") == 1:
+        text = text.replace("a text", "a text that isn't empty")
+    if schema.get("pattern") == DOTTED_PATH["pattern"]:
+        text = text.replace("a text", "a dotted path such as 'package.module.function'")
+    elif "pattern" in schema:
+        text += f" of the form {schema['pattern']}"
+    if "items" in schema:
+        text += f" in which each item is {_expected(schema['items'], message).removeprefix('expected ')}"
+    for bound, words in (
+        ("minimum", "at least"),
+        ("exclusiveMinimum", "more than"),
+        ("maximum", "at most"),
+        ("minItems", "with at least so many items:"),
+    ):
+        if bound in schema:
+            text += f", {words} {schema[bound]}"
+    return text

@@ -1,0 +1,212 @@
+"""What all triggers have in common: the stream's key, storage, the producer, the filter."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
+from typing import Any, ClassVar
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from airflow.triggers.shared_stream import SharedStreamManager, SharedStreamProducer
+
+from airflow_provider_sharedstream.messages.apply import ApplyFunction
+from airflow_provider_sharedstream.messages.decode import Decoder
+from airflow_provider_sharedstream.messages.match import Matcher
+from airflow_provider_sharedstream.messages.payload import MessagesEvent, event_payload
+from airflow_provider_sharedstream.messages.pipeline import MessagePipeline
+from airflow_provider_sharedstream.stream import metrics
+from airflow_provider_sharedstream.stream.cohort import cohort_of
+from airflow_provider_sharedstream.stream.errors import InvalidArgument
+from airflow_provider_sharedstream.stream.metrics import StreamMetrics
+from airflow_provider_sharedstream.stream.producer import BrokerStreamProducer
+from airflow_provider_sharedstream.stream.settings import StreamSettings
+from airflow_provider_sharedstream.triggers.arguments import COMMON, REQUIRED, Argument, mistakes
+from airflow_provider_sharedstream.triggers.watching import WatchedBatch, watched
+
+log = logging.getLogger(__name__)
+
+STREAM_COUNTERS = {"match_error": metrics.UNJUDGED, "apply_rejected": metrics.REJECTED, "undecodable": metrics.REJECTED}
+
+
+class BrokerEventTrigger(BaseEventTrigger):
+    """A watcher's trigger on a broker.
+
+    A subclass per source names the producer, declares its arguments and gives them a typed constructor. A user may
+    subclass one of those and override :meth:`filter_shared_stream` as Airflow's documentation shows it: each raw event
+    iterates over :class:`Message`; ``reject_shared_stream_event()`` rejects all of it for this watcher, and
+    ``event.reject(message, reason)`` one message.
+    """
+
+    producer_class: ClassVar[type[BrokerStreamProducer]]
+    ARGUMENTS: ClassVar[Mapping[str, Argument]] = {}
+    """The source's own arguments; one of the common names here replaces the common one."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if (own := cls.__dict__.get("filter_shared_stream")) is not None:
+            cls.filter_shared_stream = watched(own)  # type: ignore[method-assign]
+
+    def __init__(self, common: Mapping[str, Any], **own: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        allowed = self.allowed_arguments()
+        given = {**own, **common}
+        self.arguments: dict[str, Any] = {
+            name: given.get(name, None if argument.default is REQUIRED else argument.default)
+            for name, argument in allowed.items()
+        }
+        """Every argument by its name, defaults included."""
+        self.unknown_arguments = {name: value for name, value in given.items() if name not in allowed}
+        """What was stored by another version and means nothing to this one."""
+
+    @classmethod
+    def allowed_arguments(cls) -> Mapping[str, Argument]:
+        """Return the source's arguments and the common ones."""
+        return {**cls.ARGUMENTS, **{name: arg for name, arg in COMMON.items() if name not in cls.ARGUMENTS}}
+
+    def check(self) -> Iterator[str]:
+        """Yield mistakes that no single argument shows. For subclasses."""
+        return iter(())
+
+    def validate(self, *, unknown_too: bool = True) -> None:
+        """Check all arguments.
+
+        :param unknown_too: whether an argument that this version doesn't know is a mistake: in a Dag file it is, in
+            storage it was written by another version.
+        :raises InvalidArgument: names every argument that is wrong, what came, and what is expected.
+        """
+        unknown = self.unknown_arguments if unknown_too else {}
+        found = list(mistakes(self.allowed_arguments(), {**self.arguments, **unknown}))
+        if not found:
+            found = list(self.check())
+        try:
+            Matcher(self.arguments["match"])
+        except InvalidArgument as error:
+            found.append(str(error))
+        if found:
+            raise InvalidArgument(f"{type(self).__name__}: " + "; ".join(dict.fromkeys(found)))
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments that differ from their defaults, as plain JSON in a fixed order.
+
+        :raises InvalidArgument: an argument is wrong; in the Dag file only, not in the triggerer.
+        """
+        if self.trigger_id is None:
+            self.validate()
+        allowed = self.allowed_arguments()
+        stored = {name: _plain(value) for name, value in self.arguments.items() if value != allowed[name].default}
+        stored.update((name, _plain(value)) for name, value in sorted(self.unknown_arguments.items()))
+        return f"{type(self).__module__}.{type(self).__qualname__}", stored
+
+    def shared_stream_key(self) -> Hashable:
+        """Return the whole configuration of the producer: watchers with an equal one share a connection."""
+        allowed = self.allowed_arguments()
+        shared = {
+            name: value
+            for name, value in self.arguments.items()
+            if allowed[name].scope != "filter" and value != allowed[name].default
+        }
+        producer = f"{self.producer_class.__module__}.{self.producer_class.__qualname__}"
+        return ("sharedstream", producer, json.dumps(_plain(shared), sort_keys=True))
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        """Build the producer. Wrong arguments don't raise here: the cohort holds the stream and says why."""
+        trigger = cls(**kwargs)
+        scopes = {name: argument.scope for name, argument in trigger.allowed_arguments().items()}
+        source = {name: value for name, value in trigger.arguments.items() if scopes[name] == "source"}
+        key = trigger.shared_stream_key()
+        return cls.producer_class.from_arguments(
+            source,
+            StreamSettings() if trigger.trouble() else trigger._stream_settings(),
+            cohort=cohort_of(key),
+            description=str(key),
+        )
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
+        """Yield at most one event per batch, with the messages that are this watcher's own."""
+        pipeline = None if self.trouble() else self.pipeline()
+        batch: WatchedBatch
+        async for batch in shared_stream:
+            if pipeline is None:
+                for delivery in batch.deliveries:
+                    batch.receipt.fail(delivery)
+                continue
+            if found := await pipeline.messages_for(batch.deliveries, batch.receipt):
+                yield MessagesEvent(payload=event_payload(batch.source, batch.stream, found))
+
+    filter_shared_stream = watched(filter_shared_stream)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Run alone, on a stream of its own. The triggerer never does: this is for trying a trigger in a test.
+
+        An event counts as stored when the next one is asked for.
+        """
+        manager = SharedStreamManager()
+        key = self.shared_stream_key()
+        stream = manager.subscribe(trigger_id=0, trigger=self, key=key)
+        try:
+            async for event in self.filter_shared_stream(stream):
+                stored_as = manager.bind_pending_event(trigger_id=0, key=key)
+                yield event
+                if stored_as is not None:
+                    manager.confirm_persisted([stored_as])
+        finally:
+            await manager.unsubscribe(0, key)
+
+    def trouble(self) -> str | None:
+        """Return why this trigger can't judge messages in this process, or None. For the triggerer, where nothing may
+        raise.
+        """
+        try:
+            self.validate(unknown_too=False)
+            self.pipeline().validate()
+        except InvalidArgument as error:
+            return str(error)
+        return None
+
+    def pipeline(self) -> MessagePipeline:
+        """Build this watcher's way from deliveries to messages."""
+        arguments = self.arguments
+        path = arguments["apply_function"]
+        apply_function = None
+        if path is not None:
+            apply_function = ApplyFunction(path, timeout_seconds=arguments["apply_timeout_seconds"])
+        stream_metrics = StreamMetrics(self.producer_class.__name__, "")
+
+        def count(name: str, number: int) -> None:
+            if (metric := STREAM_COUNTERS.get(name)) is not None:
+                stream_metrics.count(metric, number)
+
+        return MessagePipeline(self.decoder, Matcher(arguments["match"]), apply_function, arguments["on_error"], count)
+
+    @property
+    def decoder(self) -> Decoder:
+        """How this watcher wants bodies decoded."""
+        return Decoder(self.arguments["decode"])
+
+    @property
+    def watcher_name(self) -> str:
+        """The assets that this trigger watches for, and its number: what a person can find in the UI."""
+        assets = list(getattr(self.asset_state_store, "_by_name", None) or ())
+        number = f"trigger {self.trigger_id}"
+        return f"{', '.join(assets)} ({number})" if assets else number
+
+    def _stream_settings(self) -> StreamSettings:
+        from airflow.configuration import conf
+
+        scopes = self.allowed_arguments()
+        return StreamSettings(
+            **{name: value for name, value in self.arguments.items() if scopes[name].scope == "stream"},
+            ack_timeout_seconds=conf.getfloat("triggerer", "shared_stream_ack_timeout"),
+            subscriber_queue_size=conf.getint("triggerer", "shared_stream_subscriber_queue_size"),
+            join_grace_seconds=conf.getfloat("sharedstream", "join_grace_seconds", fallback=3.0),
+        )
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` as it comes back from storage, with the keys of dicts sorted; what isn't JSON stays as it is."""
+    try:
+        return json.loads(json.dumps(value, sort_keys=True, allow_nan=False))
+    except (TypeError, ValueError):
+        return value
