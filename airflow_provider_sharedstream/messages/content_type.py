@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
-from typing import Any
-
-from airflow_provider_sharedstream.stream.delivery import Delivery
+from typing import Any, NamedTuple
 
 
 class ContentType(Enum):
@@ -19,7 +18,25 @@ class ContentType(Enum):
     BINARY = "binary"
 
 
-_NAMES = frozenset({"content-type", "contenttype", "content_type"})
+class Declared(NamedTuple):
+    """What is declared about a body.
+
+    :param kind: what its content type means; None where there is none, or one that says nothing
+        (``application/octet-stream`` is many clients' default).
+    :param charset: None is UTF-8.
+    :param compression: the content encoding, in small letters.
+    """
+
+    kind: ContentType | None = None
+    charset: str | None = None
+    compression: str | None = None
+
+
+NOTHING_DECLARED = Declared()
+
+_TYPE_NAMES = frozenset({"content-type", "contenttype", "content_type"})
+_ENCODING_NAMES = frozenset({"content-encoding", "contentencoding", "content_encoding"})
+_LENGTHS = frozenset(map(len, _TYPE_NAMES | _ENCODING_NAMES))
 _BINARY = re.compile(
     r"(image|audio|video|font)/.+"
     r"|application/(x-|vnd\.(apache|google)\.|vnd\.)?(avro(-binary)?|protobuf|grpc|msgpack|cbor|bson|parquet|arrow\.\w+)"
@@ -28,16 +45,19 @@ _BINARY = re.compile(
 _TEXT = re.compile(r"text/.+|application/(xml|(x-)?yaml|x-www-form-urlencoded|sql)|.+\+(xml|yaml)")
 
 
-def content_type_of(delivery: Delivery) -> tuple[ContentType | None, str | None]:
-    """Return what the content type among the headers or attributes means, and its charset.
-
-    None where there is none, or one that says nothing (``application/octet-stream`` is many clients' default).
-    """
-    for values in (delivery.headers, delivery.attributes):
+def declared_by(headers: Mapping[Any, Any], attributes: Mapping[str, Any]) -> Declared:
+    """Return what the headers, or else the attributes, say of the body."""
+    declared = NOTHING_DECLARED
+    for values in (attributes, headers):  # the headers have the last word
         for name, value in values.items():
-            if type(name) is str and len(name) in (11, 12) and name.lower() in _NAMES:
-                return _meaning(_as_text(value))
-    return None, None
+            if type(name) is str and len(name) in _LENGTHS:
+                small = name.lower()
+                if small in _TYPE_NAMES:
+                    kind, charset = meaning_of(_as_text(value))
+                    declared = Declared(kind, charset, declared.compression)
+                elif small in _ENCODING_NAMES:
+                    declared = declared._replace(compression=_as_text(value).strip().lower())
+    return declared
 
 
 def _as_text(value: Any) -> str:
@@ -47,8 +67,9 @@ def _as_text(value: Any) -> str:
 
 
 @lru_cache(maxsize=256)
-def _meaning(declared: str) -> tuple[ContentType | None, str | None]:
-    media_type, *parameters = (part.strip() for part in declared.lower().split(";"))
+def meaning_of(content_type: str) -> tuple[ContentType | None, str | None]:
+    """Return what a content type means for decoding, and its charset where that isn't UTF-8."""
+    media_type, *parameters = (part.strip() for part in content_type.lower().split(";"))
     charset = next((p[8:].strip("\"' ") for p in parameters if p.startswith("charset=")), None) or None
     if charset is not None and _is_utf8(charset):
         charset = None

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import msgspec
-
+from airflow_provider_sharedstream.messages import bodies
+from airflow_provider_sharedstream.messages.bodies import Decoded, short_text
 from airflow_provider_sharedstream.messages.callables import resolve
-from airflow_provider_sharedstream.messages.content_type import ContentType, content_type_of
-from airflow_provider_sharedstream.messages.payload import (
-    MAX_DEPTH,
-    base64_text,
-    described,
-    storable,
-    visible_text,
-)
+from airflow_provider_sharedstream.messages.content_type import NOTHING_DECLARED, Declared, declared_by
+from airflow_provider_sharedstream.messages.payload import base64_text, described, storable, visible_text
+from airflow_provider_sharedstream.messages.unwrap import check_names, unwrapped
 from airflow_provider_sharedstream.stream.delivery import Delivery
-from airflow_provider_sharedstream.stream.errors import UndecodableMessage
+from airflow_provider_sharedstream.stream.errors import InvalidArgument, UndecodableMessage
 from airflow_provider_sharedstream.stream.message import Message
-
-DecodeName = Literal["auto", "json", "text", "bytes"]
 
 BODY_ENCODING = "body_encoding"
 """Attribute that says ``base64`` where the body is bytes in base64."""
@@ -31,21 +23,15 @@ HEADER_ENCODING = "header_encoding"
 KEY_ENCODING = "key_encoding"
 """Attribute that says ``base64`` where the key is bytes in base64."""
 
-_parse = msgspec.json.Decoder().decode
-NOT_PLAIN = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
-"""What the fast parser raises on anything but plain, storable JSON (UnicodeError is a ValueError)."""
-
-_pack = msgspec.msgpack.Encoder().encode
-
-
-class Decoded(NamedTuple):
-    """A body, and how it is encoded where it isn't the thing itself."""
-
-    body: Any
-    encoding: str | None = None
+_WAYS = {
+    "auto": bodies.decode_auto,
+    "json": bodies.decode_json,
+    "text": bodies.decode_text,
+    "bytes": bodies.decode_bytes,
+}
 
 
-class Failure(NamedTuple):
+class _Failure(NamedTuple):
     """What is kept of a failure, so that the next watcher doesn't run into it again."""
 
     reason: str
@@ -56,17 +42,25 @@ class Decoder:
 
     :param decode: ``auto`` follows the content type, then the bytes: JSON if they are JSON, else UTF-8 text, else
         base64 with the attribute ``body_encoding``. ``json``, ``text`` and ``bytes`` (base64) insist. A dotted path
-        names a callable that takes the bytes and the headers and returns the body.
+        names a callable that takes the bytes and the headers and returns the body; it runs in the event loop and must
+        be quick.
+    :param unwrap: the envelopes to be taken off, outermost first: names of :data:`~.unwrap.ENVELOPES`. A message that
+        isn't in the envelope stays as it is.
+    :raises InvalidArgument: of the wrong type, or names that are unknown.
     """
 
-    __slots__ = ("_decode_body", "decode", "spec")
+    __slots__ = ("_way", "decode", "spec", "unwrap")
 
-    def __init__(self, decode: str = "auto") -> None:
+    def __init__(self, decode: str = "auto", unwrap: str | Sequence[str] = ()) -> None:
+        self.unwrap = check_names(unwrap)
+        if not isinstance(decode, str) or (decode not in _WAYS and "." not in decode):
+            raise InvalidArgument(
+                f"decode: expected {', '.join(_WAYS)} or a callable's dotted path (package.module.name), got {decode!r}"
+            )
         self.decode = decode
-        self.spec = decode
+        self.spec = (decode, self.unwrap)
         """What tells one way of decoding from another; deliveries keep their messages under it."""
-        named = {"auto": decode_auto, "json": decode_json, "text": decode_text, "bytes": decode_bytes}
-        self._decode_body = named.get(decode)
+        self._way = _WAYS.get(decode)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Decoder) and self.spec == other.spec
@@ -84,45 +78,50 @@ class Decoder:
 
         :raises InvalidArgument: it can't be imported or called.
         """
-        if self._decode_body is None:
+        if self._way is None:
             resolve(self.decode, "decode")
 
     def messages_of(self, delivery: Delivery) -> tuple[Message, ...]:
         """Return the messages of ``delivery``; decoded at the first call only.
 
         :raises UndecodableMessage: with the reason; again at every call.
+        :raises InvalidArgument: what ``decode`` names can't be imported: not the message's fault.
         """
         known = delivery.decoded
         if known is None:
             known = delivery.decoded = {}
-        made: tuple[Message, ...] | Failure | None = known.get(self.spec)
+        made: tuple[Message, ...] | _Failure | None = known.get(self.spec)
         if made is None:
             try:
                 made = self._messages(delivery)
             except UndecodableMessage as error:
-                made = Failure(str(error))
+                made = _Failure(str(error))
             known[self.spec] = made
-        if isinstance(made, Failure):
+        if isinstance(made, _Failure):
             raise UndecodableMessage(made.reason)
         return made
 
     def _messages(self, delivery: Delivery) -> tuple[Message, ...]:
-        return (self._message(delivery),)
+        message = self._message(delivery)
+        return unwrapped(message, self.unwrap, self._body) if self.unwrap else (message,)
 
     def _message(self, delivery: Delivery) -> Message:
-        body, encoding = self._body(delivery)
+        attributes = delivery.attributes
         notes: dict[str, Any] = {}
+        if delivery.headers or attributes:
+            declared = declared_by(delivery.headers, attributes)
+            headers = _storable_headers(delivery.headers, notes)
+        else:
+            declared = NOTHING_DECLARED
+            headers = delivery.headers
+        body, encoding = self._body(delivery.body, declared, delivery.headers)
         if encoding is not None:
             notes[BODY_ENCODING] = encoding
-        headers = _storable_headers(delivery.headers, notes)
         key = delivery.key
         if key is not None and not (type(key) is str and key.isascii()):
             key = _storable_key(key, notes)
-        attributes = delivery.attributes
         if attributes and not _is_plain(attributes):
-            attributes = described(attributes, "attributes")
-        if notes:
-            attributes = {**attributes, **notes}
+            attributes = described(attributes)
         identity = delivery.id
         published_at = delivery.published_at
         return Message(
@@ -132,165 +131,40 @@ class Decoder:
             key,
             published_at if published_at is None or published_at.tzinfo is timezone.utc else _utc(published_at),
             delivery.delivery_count or None,
-            attributes,
+            {**attributes, **notes} if notes else attributes,
         )
 
-    def _body(self, delivery: Delivery) -> Decoded:
-        body = delivery.body
+    def _body(self, body: bytes | str | None, declared: Declared, headers: Mapping[str, Any]) -> Decoded:
         if body is None:
             return Decoded(None)
-        if self._decode_body is not None:
-            return self._decode_body(body, delivery)
-        return self._call(body, delivery)
-
-    def _call(self, body: bytes | str, delivery: Delivery) -> Decoded:
-        """Let the user's callable decode. :raises InvalidArgument: it can't be imported: not the message's fault."""
+        if self._way is not None:
+            return self._way(body, declared)
         function = resolve(self.decode, "decode")
         try:
-            return Decoded(storable(function(_bytes(body), delivery.headers)))
+            return Decoded(storable(function(bodies.raw_bytes(body, declared), headers)))
         except UndecodableMessage:
             raise
         except Exception as error:
-            raise UndecodableMessage(f"{self.decode} raised {type(error).__name__}: {_short(error)}") from error
+            raise UndecodableMessage(f"{self.decode} raised {type(error).__name__}: {short_text(error)}") from error
 
 
-def decode_auto(body: bytes | str, delivery: Delivery) -> Decoded:
-    """Follow the content type, then the bytes."""
-    kind, charset = content_type_of(delivery) if delivery.headers or delivery.attributes else (None, None)
-    if kind is ContentType.BINARY:
-        return decode_bytes(body, delivery)
-    if kind is not ContentType.TEXT and charset is None:
-        try:
-            return Decoded(_fast_json(body))
-        except NOT_PLAIN:
-            pass  # not JSON, or JSON that has to be looked at closely
-    if kind is ContentType.JSON:
-        return Decoded(parse_json(_text_in(body, charset)))
-    try:
-        text = body if isinstance(body, str) else _text_in(body, charset)
-    except UndecodableMessage:
-        return decode_bytes(body, delivery)
-    if kind is None and _like_json(text):
-        try:
-            return Decoded(parse_json(text))
-        except _NotJson:
-            pass
-    return Decoded(storable(text))
-
-
-def decode_json(body: bytes | str, delivery: Delivery) -> Decoded:
-    """Insist on JSON."""
-    try:
-        return Decoded(_fast_json(body))
-    except NOT_PLAIN:
-        return Decoded(parse_json(_text_in(body, content_type_of(delivery)[1])))
-
-
-def decode_text(body: bytes | str, delivery: Delivery) -> Decoded:
-    """Insist on text in the charset of the content type, UTF-8 where it names none."""
-    return Decoded(storable(_text_in(body, content_type_of(delivery)[1])))
-
-
-def decode_bytes(body: bytes | str, delivery: Delivery) -> Decoded:
-    """Carry the bytes as base64."""
-    return Decoded(base64_text(_bytes(body)), "base64")
-
-
-class _NotJson(UndecodableMessage):
-    """The text isn't JSON at all, as against JSON that can't be stored."""
-
-
-def parse_json(text: str) -> Any:
-    """Return what ``text`` says, storable.
-
-    :raises UndecodableMessage: it isn't JSON, or it can't be stored; the reason says where.
-    """
-    try:
-        # Python's parser takes NaN and lone surrogates, so that the reason can name the place.
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _NotJson(f"the body is not JSON: {error}") from None
-    except RecursionError:
-        raise UndecodableMessage(f"body can't be stored: nested deeper than {MAX_DEPTH}") from None
-    except ValueError:  # the interpreter's limit on the digits of a number
-        raise UndecodableMessage("body can't be stored: it holds a whole number of thousands of digits") from None
-    return storable(value)
-
-
-def _fast_json(body: bytes | str) -> Any:
-    """Parse JSON that is storable as it stands: a fifth of the time of looking at every value in Python.
-
-    msgspec takes strict JSON and strict UTF-8 only, so that NaN, infinities and surrogates can't come through;
-    packing refuses whole numbers that are too large; where there are few brackets, nothing can be nested deeply.
-    """
-    value = _parse(body)
-    kind = type(value)
-    if kind is str or kind is float or value is None:
-        return value
-    if kind is list or kind is dict:
-        if _brackets(body) > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
-            raise OverflowError
-    _pack(value)
-    return value
-
-
-def _brackets(body: bytes | str) -> int:
-    if isinstance(body, str):
-        return body.count("[") + body.count("{")
-    return body.count(b"[") + body.count(b"{")
-
-
-def _deeper_than(value: Any, depth: int) -> bool:
-    level = [value]
-    while level and depth:
-        depth -= 1
-        level = [
-            item
-            for parent in level
-            for item in (parent.values() if type(parent) is dict else parent)
-            if type(item) is dict or type(item) is list
-        ]
-    return bool(level)
-
-
-def _like_json(text: str) -> bool:
-    """Whether a text that strict parsing refused may still be meant as JSON, and then is refused with a reason.
-
-    ``NaN`` alone is a word; inside a list it is a number that some JSON writers write.
-    """
-    start = text.lstrip(" \t\r\n\ufeff")[:1]
-    return start in ("{", "[", '"') or start == "-" or start.isdigit()
-
-
-def _text_in(body: bytes | str, charset: str | None) -> str:
-    if isinstance(body, str):
-        return body
-    try:
-        # A byte order mark is no part of the text.
-        return body.decode(charset or "utf-8-sig")
-    except LookupError:
-        raise UndecodableMessage(f"the content type names a charset that is unknown: {charset}") from None
-    except (UnicodeError, ValueError) as error:
-        raise UndecodableMessage(f"the body is not {charset or 'UTF-8'} text: {_short(error)}") from None
-
-
-def _bytes(body: bytes | str) -> bytes:
-    return body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body
-
-
-def _short(error: BaseException) -> str:
-    return visible_text(str(error)[:300])
-
-
-def _is_plain(values: Mapping[str, Any]) -> bool:
+def _is_plain(values: Mapping[Any, Any]) -> bool:
+    """Whether all of ``values`` is storable at a glance. Most headers and attributes are."""
+    if type(values) is not dict:
+        return False
     for name, value in values.items():
-        kind = type(value)
-        if not (kind is str and value.isascii()) and not (value is None or kind is bool):
-            if kind is not int or not -(2**63) <= value < 2**63:
-                return False
         if type(name) is not str or not name.isascii():
             return False
-    return type(values) is dict
+        kind = type(value)
+        if kind is str:
+            if not value.isascii():
+                return False
+        elif kind is int:
+            if not -(2**63) <= value < 2**63:
+                return False
+        elif value is not None and kind is not bool:
+            return False
+    return True
 
 
 def _storable_headers(headers: Mapping[Any, Any], notes: dict[str, Any]) -> Mapping[str, Any]:
@@ -304,7 +178,7 @@ def _storable_headers(headers: Mapping[Any, Any], notes: dict[str, Any]) -> Mapp
             value, encoding = _text_or_base64(bytes(value))
             if encoding is not None:
                 encoded[text] = encoding
-        made[text] = described(value, text)
+        made[text] = described(value)
     if encoded:
         notes[HEADER_ENCODING] = encoded
     return made

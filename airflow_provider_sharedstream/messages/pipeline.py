@@ -1,4 +1,4 @@
-"""Decode, match, apply: one watcher's way through a batch, and what it notes on its receipt.
+"""Decode, match, apply, limit: one watcher's way through a batch, and what it notes on its receipt.
 
 What becomes of a delivery that was unwrapped into several messages, since the broker hears one word about all of
 them:
@@ -16,15 +16,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import structlog
 
 from airflow_provider_sharedstream.messages.apply import ApplyFunction, Kind
 from airflow_provider_sharedstream.messages.decode import Decoder
+from airflow_provider_sharedstream.messages.limits import (
+    MAX_PAYLOAD_BYTES,
+    OnOversize,
+    Sized,
+    sized,
+    split,
+    without_body,
+)
 from airflow_provider_sharedstream.messages.match import Matcher
 from airflow_provider_sharedstream.stream.delivery import Delivery
-from airflow_provider_sharedstream.stream.errors import UndecodableMessage
+from airflow_provider_sharedstream.stream.errors import InvalidArgument, UndecodableMessage
 from airflow_provider_sharedstream.stream.message import Message
 from airflow_provider_sharedstream.stream.receipts import Receipt
 
@@ -43,6 +51,8 @@ COUNTS: dict[str, str] = {
     "apply_failed": "messages on which `apply_function` raised, or returned what can't be stored",
     "apply_timed_out": "messages on which `apply_function` took too long",
     "apply_not_called": "messages released because their turn at `apply_function` didn't come",
+    "oversize_omitted": "messages larger than `max_payload_bytes` that went into an event without their body",
+    "oversize_rejected": "messages larger than `max_payload_bytes` that were rejected",
 }
 """Names of what is counted, and what they mean."""
 
@@ -55,8 +65,33 @@ class _Candidate(NamedTuple):
     message: Message
 
 
+class _Findings:
+    """What has been found out about one batch."""
+
+    __slots__ = ("candidates", "failed", "rejected", "unmatched")
+
+    def __init__(self) -> None:
+        self.candidates: list[_Candidate] = []
+        self.unmatched = 0
+        self.rejected: dict[Delivery, str] = {}
+        self.failed: set[Delivery] = set()
+
+    def note_on(self, receipt: Receipt, deliveries: Sequence[Delivery]) -> None:
+        for delivery in self.failed:
+            receipt.fail(delivery)
+        for delivery, reason in self.rejected.items():
+            if delivery not in self.failed:
+                receipt.reject(delivery, reason)
+        matched = {candidate.delivery for candidate in self.candidates}
+        if len(matched) == len(deliveries) and not (self.unmatched or self.rejected or self.failed):
+            receipt.match_all()
+        else:
+            for delivery in matched:
+                receipt.match(delivery)
+
+
 class MessagePipeline:
-    """One watcher's way from deliveries to messages.
+    """One watcher's way from deliveries to the messages of its events.
 
     :param decoder: bytes to messages.
     :param matcher: which are the watcher's own.
@@ -64,7 +99,12 @@ class MessagePipeline:
     :param on_error: what happens to a delivery that a decoder asked for by name can't decode, or on which
         ``apply_function`` fails or takes too long: ``reject`` refuses it for good, ``skip`` treats it as not matched,
         ``release`` lets it come again. What ``auto`` can't decode is refused in any case.
+    :param max_payload_bytes: how large one event may be, as JSON; None: no limit.
+    :param on_oversize: what happens to a message that is larger by itself: ``split`` gives it an event of its own, as
+        large as it is; ``omit`` emits it without its body and with the attribute ``body_omitted``; ``reject`` refuses
+        it.
     :param count: told what happened: a name of :data:`COUNTS` and how often.
+    :raises InvalidArgument: an argument has none of its values.
     """
 
     def __init__(
@@ -74,11 +114,21 @@ class MessagePipeline:
         apply_function: ApplyFunction | None = None,
         on_error: OnError = "reject",
         count: Count | None = None,
+        max_payload_bytes: int | None = MAX_PAYLOAD_BYTES,
+        on_oversize: OnOversize = "split",
     ) -> None:
+        _expect("on_error", on_error, OnError)
+        _expect("on_oversize", on_oversize, OnOversize)
+        whole = isinstance(max_payload_bytes, int) and not isinstance(max_payload_bytes, bool)
+        if max_payload_bytes is not None and not (whole and max_payload_bytes > 0):
+            given = repr(max_payload_bytes)
+            raise InvalidArgument(f"max_payload_bytes: expected a positive number of bytes or None, got {given}")
         self.decoder = decoder
         self.matcher = matcher
         self.apply_function = apply_function
         self.on_error = on_error
+        self.max_payload_bytes = max_payload_bytes
+        self.on_oversize = on_oversize
         self._count = count or (lambda name, number: None)
         self._said: set[str] = set()
         matcher.on_error = self._match_failed
@@ -93,110 +143,127 @@ class MessagePipeline:
             self.apply_function.validate()
 
     async def messages_for(self, deliveries: Sequence[Delivery], receipt: Receipt) -> list[Message]:
-        """Return the watcher's messages of ``deliveries``, in order, and note on ``receipt`` what becomes of each
-        delivery.
+        """Return the watcher's messages of ``deliveries`` as :meth:`groups_for` does, in one list."""
+        return [message for group in await self.groups_for(deliveries, receipt) for message in group]
 
-        Nothing is raised but the cancellation of the task.
+    async def groups_for(self, deliveries: Sequence[Delivery], receipt: Receipt) -> list[list[Message]]:
+        """Return the watcher's messages of ``deliveries``, in order, each group of them for one event.
+
+        What becomes of each delivery is noted on ``receipt``. Nothing is raised but the cancellation of the task.
         """
         try:
-            return await self._messages_for(deliveries, receipt)
+            found = await self._matching(deliveries)
+            if self.apply_function is not None and found.candidates:
+                await self._apply(self.apply_function, found)
+            groups = split(self._measured(found), self.max_payload_bytes)
+            found.note_on(receipt, deliveries)
         except Exception as error:
-            # A mistake of ours, or an argument that can't be imported here. All of it comes again, and nothing is
-            # lost meanwhile.
-            self._say("pipeline", "a batch could not be handled and is released", error=_name(error), exc_info=True)
+            # A mistake of ours, or an argument that can't be imported here. All of it comes again; nothing is lost.
+            event = "a batch could not be handled and is released"
+            self._say("pipeline", event, error=_name(error), exc_info=not isinstance(error, InvalidArgument))
             for delivery in deliveries:
                 receipt.fail(delivery)
             return []
+        if found.unmatched:
+            self._count("unmatched", found.unmatched)
+        if found.candidates:
+            self._count("matched", len(found.candidates))
+        return groups
 
-    async def _messages_for(self, deliveries: Sequence[Delivery], receipt: Receipt) -> list[Message]:
-        candidates: list[_Candidate] = []
-        decoded = matched = 0
-        clean = True
+    async def _matching(self, deliveries: Sequence[Delivery]) -> _Findings:
+        found = _Findings()
+        candidates = found.candidates
         messages_of, matches = self.decoder.messages_of, self.matcher.matches
         started = time.monotonic()
         for delivery in deliveries:
             try:
                 messages = messages_of(delivery)
             except UndecodableMessage as error:
-                clean = False
-                self._undecodable(delivery, str(error), receipt)
+                self._undecodable(delivery, str(error), found)
                 continue
-            own = False
             for message in messages:
-                decoded += 1
                 if matches(message):
-                    own = True
                     candidates.append(_Candidate(delivery, message))
-            matched += own
+                else:
+                    found.unmatched += 1
             if time.monotonic() - started > _SLICE_SECONDS:
                 await asyncio.sleep(0)
                 started = time.monotonic()
-        if decoded > len(candidates):
-            self._count("unmatched", decoded - len(candidates))
-        if self.apply_function is not None and candidates:
-            return await self._apply(self.apply_function, candidates, receipt)
-        if clean and matched == len(deliveries) and decoded == len(candidates):
-            receipt.match_all()
-        else:
-            for candidate in candidates:
-                receipt.match(candidate.delivery)
-        if candidates:
-            self._count("matched", len(candidates))
-        return [candidate.message for candidate in candidates]
+        return found
 
-    async def _apply(
-        self, function: ApplyFunction, candidates: Sequence[_Candidate], receipt: Receipt
-    ) -> list[Message]:
-        results = await function.apply([candidate.message for candidate in candidates])
+    async def _apply(self, function: ApplyFunction, found: _Findings) -> None:
+        results = await function.apply([message for _, message in found.candidates])
         emitted: list[_Candidate] = []
-        rejected: list[tuple[Delivery, str]] = []
-        failed: set[Delivery] = set()
-        for (delivery, message), result in zip(candidates, results, strict=True):
+        for (delivery, message), result in zip(found.candidates, results, strict=True):
             if result.kind is Kind.EMIT and result.message is not None:
                 emitted.append(_Candidate(delivery, result.message))
-                continue
-            self._count(f"apply_{'skipped' if result.kind is Kind.SKIP else result.kind.value}", 1)
-            if result.kind is Kind.SKIP:
-                continue
-            self._say(f"apply_{result.kind.value}", f"apply_function: {result.reason}", message=message.id)
-            if result.kind is Kind.NOT_CALLED or (result.kind is not Kind.REJECTED and self.on_error == "release"):
-                failed.add(delivery)
-            elif result.kind is Kind.REJECTED or self.on_error == "reject":
-                rejected.append((delivery, result.reason))
-        for delivery in failed:
-            receipt.fail(delivery)
-        for delivery, reason in rejected:
-            if delivery not in failed:
-                receipt.reject(delivery, reason)
-        kept = [candidate for candidate in emitted if candidate.delivery not in failed]
-        for candidate in kept:
-            receipt.match(candidate.delivery)
-        if kept:
-            self._count("matched", len(kept))
-        return [candidate.message for candidate in kept]
+            elif result.kind is Kind.SKIP:
+                self._count("apply_skipped", 1)
+            else:
+                kind = f"apply_{result.kind.value}"
+                self._count(kind, 1)
+                self._say(kind, f"apply_function: {result.reason}", message=message.id)
+                if result.kind is Kind.REJECTED:
+                    found.rejected.setdefault(delivery, result.reason)
+                elif result.kind is Kind.NOT_CALLED:  # not the message's fault
+                    found.failed.add(delivery)
+                else:
+                    self._on_error(delivery, result.reason, found)
+        found.candidates = [candidate for candidate in emitted if candidate.delivery not in found.failed]
 
-    def _undecodable(self, delivery: Delivery, reason: str, receipt: Receipt) -> None:
+    def _measured(self, found: _Findings) -> list[Sized]:
+        limit = self.max_payload_bytes
+        if limit is None:
+            return [Sized(message, 0) for _, message in found.candidates]
+        kept: list[_Candidate] = []
+        measured: list[Sized] = []
+        for delivery, message in found.candidates:
+            one = sized(message)
+            if one.size > limit and self.on_oversize != "split":
+                reason = f"{one.size} bytes are more than max_payload_bytes ({limit})"
+                name = "oversize_omitted" if self.on_oversize == "omit" else "oversize_rejected"
+                self._count(name, 1)
+                self._say(name, "a message is too large", message=message.id, bytes=one.size, limit=limit)
+                if self.on_oversize == "reject":
+                    found.rejected.setdefault(delivery, reason)
+                    continue
+                one = without_body(one)
+            kept.append(_Candidate(delivery, one.message))
+            measured.append(one)
+        found.candidates = kept
+        return measured
+
+    def _undecodable(self, delivery: Delivery, reason: str, found: _Findings) -> None:
         self._count("undecodable", 1)
         self._say("undecodable", "a message can't be decoded", message=delivery.id, reason=reason)
-        if not self.decoder.named or self.on_error == "reject":
-            receipt.reject(delivery, reason)
+        if self.decoder.named:
+            self._on_error(delivery, reason, found)
+        else:
+            found.rejected[delivery] = reason
+
+    def _on_error(self, delivery: Delivery, reason: str, found: _Findings) -> None:
+        if self.on_error == "reject":
+            found.rejected.setdefault(delivery, reason)
         elif self.on_error == "release":
-            receipt.fail(delivery)
+            found.failed.add(delivery)
+        else:
+            found.unmatched += 1
 
     def _match_failed(self, message: Message, error: Exception) -> None:
         self._count("match_error", 1)
-        self._say(
-            "match",
-            "match can't be evaluated on a message, which counts as no match",
-            message=message.id,
-            error=_name(error),
-        )
+        event = "match can't be evaluated on a message, which counts as no match"
+        self._say("match", event, message=message.id, error=_name(error))
 
     def _say(self, kind: str, event: str, **details: object) -> None:
         """Log the first of its kind: a queue full of such messages must not fill the log."""
         if kind not in self._said:
             self._said.add(kind)
             log.warning(f"{event}; more of this kind are counted, not logged", match=self.matcher.expression, **details)
+
+
+def _expect(argument: str, value: object, values: object) -> None:
+    if value not in get_args(values):
+        raise InvalidArgument(f"{argument}: expected one of {', '.join(get_args(values))}, got {value!r}")
 
 
 def _name(error: BaseException) -> str:
