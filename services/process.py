@@ -13,9 +13,11 @@ import urllib.request
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import psutil
+
+from services.process_tree import alive, descendants, dismiss, guard, session
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -96,6 +98,12 @@ def log_tail(path: Path, lines: int = 40) -> str:
     return "\n".join(text.splitlines()[-lines:]) or f"({path} is empty)"
 
 
+def environment(changes: Mapping[str, str | None]) -> dict[str, str]:
+    """This program's variables with `changes` on top; None removes one."""
+    merged: dict[str, str | None] = {**os.environ, **changes}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
 def wait_until(condition: Callable[[], bool], *, limit_seconds: float, every_seconds: float = 0.1) -> bool:
     """Ask until the condition holds; False when the limit passed first."""
     end = time.monotonic() + limit_seconds
@@ -145,6 +153,7 @@ class LocalProcess:
         self.started_in_seconds = 0.0
         self._launched = 0.0
         self._seen: set[psutil.Process] = set()
+        self._end_expected = False
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
 
@@ -166,6 +175,15 @@ class LocalProcess:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def ended_by_itself(self) -> bool:
+        """Whether it ran and is gone, and neither `stop` nor `kill` nor `expect_end` was called."""
+        return self._process is not None and not self.running and not self._end_expected
+
+    def expect_end(self) -> None:
+        """Say that it is about to end, for a reason that lies elsewhere."""
+        self._end_expected = True
+
     def start(self) -> None:
         """Start and wait until ready; raises RuntimeError with the end of the log otherwise."""
         if self.running:
@@ -176,24 +194,21 @@ class LocalProcess:
     def launch(self) -> None:
         """Start without waiting; `wait_ready` waits. So several can start side by side."""
         self.stop()
-        environment = {**os.environ, **{key: value for key, value in self.env.items() if value is not None}}
-        for key, value in self.env.items():
-            if value is None:
-                environment.pop(key, None)
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
         with self.log_file.open("ab") as log:
             self._launched = time.monotonic()
+            self._end_expected = False
             self._process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.cwd,
-                env=environment,
+                env=environment(self.env),
                 start_new_session=True,
             )
         _running.add(self)
-        self._guard = _guard(self._process.pid)
+        self._guard = guard(self._process.pid)
 
     def wait_ready(self) -> None:
         """Wait for readiness; on failure end the process and raise RuntimeError with the end of its log."""
@@ -222,6 +237,7 @@ class LocalProcess:
 
     def terminate(self) -> None:
         """Ask the command alone, as a service supervisor would, and don't wait; `stop` still clears up."""
+        self.expect_end()
         if self.running:
             os.kill(self.pid, self.stop_signal)
 
@@ -230,6 +246,7 @@ class LocalProcess:
         if self._process is None:
             return
         self._members()
+        self.expect_end()
         if alone:
             self._process.kill()
             self._process.wait()
@@ -260,7 +277,7 @@ class LocalProcess:
         self._process = None
         _running.discard(self)
         if self._guard is not None:
-            _dismiss(self._guard)
+            dismiss(self._guard)
             self._guard = None
 
     def _members(self) -> list[psutil.Process]:
@@ -268,8 +285,8 @@ class LocalProcess:
         assert self._process is not None
         self._process.poll()
         # Neither is enough: an orphan is nobody's descendant, and PostgreSQL's children make sessions of their own.
-        self._seen |= _session(self._process.pid) | _descendants(self._process.pid)
-        self._seen = {member for member in self._seen if _alive(member)}
+        self._seen |= session(self._process.pid) | descendants(self._process.pid)
+        self._seen = {member for member in self._seen if alive(member)}
         return list(self._seen)
 
     def _signal(self, number: int) -> None:
@@ -278,56 +295,6 @@ class LocalProcess:
                 member.send_signal(number)
             except psutil.NoSuchProcess:
                 pass
-
-
-def _session(leader: int) -> set[psutil.Process]:
-    members = set()
-    for pid in psutil.pids():
-        try:
-            if os.getsid(pid) == leader:
-                members.add(psutil.Process(pid))
-        except (ProcessLookupError, PermissionError, psutil.Error):
-            continue
-    return members
-
-
-def _descendants(parent: int) -> set[psutil.Process]:
-    try:
-        return set(psutil.Process(parent).children(recursive=True))
-    except psutil.NoSuchProcess:
-        return set()
-
-
-def _alive(process: psutil.Process) -> bool:
-    # is_running() compares the start time too, so a process that got the id later doesn't count.
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _guard(group: int) -> subprocess.Popen[bytes]:
-    """Ends the process group when this program dies in a way that runs no Python code, KILL -9 included."""
-    # The pipe closes with this program; a word on it dismisses the guard.
-    script = f'read word; [ "$word" = dismissed ] || kill -s KILL -- -{group}'
-    return subprocess.Popen(
-        ["sh", "-c", script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-def _dismiss(guard: subprocess.Popen[bytes]) -> None:
-    pipe: IO[bytes] | None = guard.stdin
-    assert pipe is not None
-    try:
-        pipe.write(b"dismissed\n")
-        pipe.close()
-    except BrokenPipeError:
-        pass
-    guard.wait()
 
 
 _running: weakref.WeakSet[LocalProcess] = weakref.WeakSet()
