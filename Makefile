@@ -11,6 +11,7 @@ AMAZON := .venv-amazon
 MINISTACK := .venv-ministack
 BIN := $(VENV)/bin
 REPORTS := .local/reports
+TYPED := $(wildcard airflow_provider_sharedstream services demo benchmarks tests/conformance tests/emulators tests/packaging)
 
 # What Airflow writes at import stays inside the checkout.
 export AIRFLOW_HOME ?= $(CURDIR)/.local/airflow
@@ -74,7 +75,7 @@ format: $(VENV)/.made ## let ruff format, sort imports and mend what it can
 
 types: $(VENV)/.made ## mypy --strict
 	@echo "==> mypy"
-	@$(BIN)/mypy
+	@$(BIN)/mypy $(TYPED)
 
 docs: $(VENV)/.made ## the documentation, in docs/_build/html; a warning is an error
 	@echo "==> sphinx"

@@ -1,4 +1,4 @@
-"""Run as a program: parse the Dag files of a folder as Airflow does, where no broker's SDK can be imported.
+"""Run as a program (``-m``, from the checkout): parse the Dag files of a folder as Airflow does, where no broker's SDK can be imported.
 
 Prints a JSON object: ``dags`` (file name -> Dag ids) and ``errors`` (file name -> traceback).
 """
@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from import_without_sdks import NoSdks
+from tests.packaging.import_without_sdks import NoSdks
 
 sys.meta_path.insert(0, NoSdks())
 

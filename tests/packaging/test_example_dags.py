@@ -14,7 +14,7 @@ import pytest
 import airflow_provider_sharedstream
 
 FOLDER = Path(airflow_provider_sharedstream.__file__).with_name("example_dags")
-PROGRAM = Path(__file__).with_name("parse_example_dags.py")
+CHECKOUT = Path(__file__).parents[2]
 
 
 class Parsed(TypedDict):
@@ -24,7 +24,8 @@ class Parsed(TypedDict):
 
 def parse(folder: Path, airflow_home: Path) -> Parsed:
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(folder)],
+        [sys.executable, "-m", "tests.packaging.parse_example_dags", str(folder)],
+        cwd=CHECKOUT,
         env={**os.environ, "AIRFLOW_HOME": str(airflow_home)},
         capture_output=True,
         text=True,
