@@ -1,4 +1,4 @@
-"""Run as a program (``-m``, from the checkout): parse the Dag files of a folder as Airflow does, where no broker's SDK can be imported.
+"""Run as a program, from the checkout: parse a folder's Dag files as Airflow does, where no SDK can be imported.
 
 Prints a JSON object: ``dags`` (file name -> Dag ids) and ``errors`` (file name -> traceback).
 """

@@ -12,8 +12,8 @@ from pathlib import Path
 import airflow_provider_sharedstream
 
 PACKAGE = Path(airflow_provider_sharedstream.__file__).parent
-# Imported where it is there, required by the extra `amazon` in an environment of its own.
-ELSEWHERE = {"airflow.providers.amazon", "aiobotocore"}
+# aioboto3, or the Amazon provider with its extra, brings these; the provider is in an environment of its own.
+BROUGHT_ALONG = ("aiobotocore", "airflow.providers.amazon", "botocore")
 
 
 def canonical(name: str) -> str:
@@ -39,7 +39,7 @@ def test_every_import_is_required() -> None:
     for file, module in imported():
         top = module.partition(".")[0]
         seen.add(top)
-        if top in sys.stdlib_module_names or top == PACKAGE.name or module.startswith(tuple(ELSEWHERE)):
+        if top in sys.stdlib_module_names or top == PACKAGE.name or module.startswith(BROUGHT_ALONG):
             continue
         if required.isdisjoint(canonical(dist) for dist in providers.get(top, ())):
             unknown.append(f"{file.relative_to(PACKAGE)}: {module}")
