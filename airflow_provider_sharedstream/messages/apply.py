@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any, NamedTuple
 
-from airflow_provider_sharedstream.messages.callables import resolve
+from airflow_provider_sharedstream.messages.callables import is_async, resolve
 from airflow_provider_sharedstream.messages.payload import described, storable, visible_text
 from airflow_provider_sharedstream.messages.threads import DaemonThreads
 from airflow_provider_sharedstream.stream.errors import RejectMessage, UndecodableMessage
@@ -96,7 +96,7 @@ class ApplyFunction:
         :raises InvalidArgument: the function can't be imported.
         """
         function = resolve(self.dotted_path, "apply_function")
-        asynchronous = _is_async(function)
+        asynchronous = is_async(function)
         call = self._call_async if asynchronous else self._call_in_thread
         limit = MAX_TASKS if asynchronous else MAX_THREADS
         deadline = asyncio.get_running_loop().time() + self.batch_timeout_seconds
@@ -218,10 +218,6 @@ def _emit(message: Message, made: Any) -> Applied:
     if made is not message.body and "body_encoding" in attributes:
         attributes = {name: value for name, value in attributes.items() if name != "body_encoding"}
     return Applied(Kind.EMIT, replace(message, body=body, attributes=attributes))
-
-
-def _is_async(function: Any) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _look_at(future: asyncio.Future[Any]) -> None:

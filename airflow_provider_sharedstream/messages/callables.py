@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
@@ -25,6 +26,11 @@ def resolve(dotted_path: str, argument: str) -> Callable[..., Any]:
     if not callable(found):
         raise InvalidArgument(f"{argument}: {dotted_path} is {type(found).__name__}, which can't be called")
     return found  # type: ignore[no-any-return]
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether calling ``function`` gives something to be awaited."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _import(dotted_path: str, argument: str) -> Any:

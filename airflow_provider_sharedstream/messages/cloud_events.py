@@ -75,8 +75,8 @@ def _from_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 def _checked(attributes: dict[str, Any]) -> dict[str, Any]:
     """Return the attributes that have a value, if the SDK finds them valid."""
     try:
-        from cloudevents.core.bindings.common import get_event_factory_for_version  # type: ignore[import-not-found,unused-ignore]
-        from cloudevents.core.exceptions import BaseCloudEventException  # type: ignore[import-not-found,unused-ignore]
+        from cloudevents.core.bindings.common import get_event_factory_for_version
+        from cloudevents.core.exceptions import CloudEventValidationError
     except ImportError:
         raise InvalidArgument(
             "unwrap: cloudevents needs the CloudEvents SDK: pip install 'airflow-provider-sharedstream[cloudevents]'"
@@ -85,6 +85,7 @@ def _checked(attributes: dict[str, Any]) -> dict[str, Any]:
     moment = {"time": moment_of(given["time"])} if "time" in given else {}
     try:
         get_event_factory_for_version(str(given.get("specversion")))({**given, **moment}, None)
-    except (BaseCloudEventException, ValueError, TypeError) as error:
-        raise UndecodableMessage(f"not a valid CloudEvent: {short_text(error)}") from None
+    except CloudEventValidationError as error:
+        problems = "; ".join(str(problem) for found in error.errors.values() for problem in found)
+        raise UndecodableMessage(f"not a valid CloudEvent: {short_text(problems)}") from None
     return given

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from airflow_provider_sharedstream.messages import bodies
 from airflow_provider_sharedstream.messages.bodies import Decoded, short_text
-from airflow_provider_sharedstream.messages.callables import resolve
+from airflow_provider_sharedstream.messages.callables import is_async, resolve
 from airflow_provider_sharedstream.messages.content_type import NOTHING_DECLARED, Declared, declared_by
 from airflow_provider_sharedstream.messages.payload import base64_text, described, storable, visible_text
 from airflow_provider_sharedstream.messages.unwrap import check_names, unwrapped
@@ -76,10 +76,10 @@ class Decoder:
     def validate(self) -> None:
         """Import what ``decode`` names.
 
-        :raises InvalidArgument: it can't be imported or called.
+        :raises InvalidArgument: it can't be imported or called, or is asynchronous.
         """
-        if self._way is None:
-            resolve(self.decode, "decode")
+        if self._way is None and is_async(resolve(self.decode, "decode")):
+            raise InvalidArgument(f"decode: {self.decode} is async; a decoder must be a plain function")
 
     def messages_of(self, delivery: Delivery) -> tuple[Message, ...]:
         """Return the messages of ``delivery``; decoded at the first call only.

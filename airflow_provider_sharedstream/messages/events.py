@@ -53,7 +53,7 @@ def _events(given: Any, asset: Any) -> Iterator[_Event | None]:
     if not given:
         return
     if isinstance(given, Mapping):
-        for key in given:
+        for key in list(given):
             if asset is None or _is(key, asset):
                 for event in given[key]:
                     yield _ours(event, key)

@@ -75,7 +75,8 @@ def base64_text(data: bytes | bytearray | memoryview) -> str:
 
 
 def _refuse(path: str, problem: str) -> Any:
-    raise UndecodableMessage(f"{path} can't be stored: {problem}")
+    place = path if len(path) <= 120 else f"{path[:60]}...{path[-20:]}"
+    raise UndecodableMessage(f"{place} can't be stored: {problem}")
 
 
 def _walk(value: Any, path: str, depth: int, refuse: Refusal) -> Any:
@@ -95,7 +96,10 @@ def _walk(value: Any, path: str, depth: int, refuse: Refusal) -> Any:
             return refuse(path, f"nested deeper than {MAX_DEPTH}")
         if isinstance(value, Mapping):
             return _mapping(value, path, depth, refuse)
-        items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
+        try:
+            items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
+        except ValueError:  # a number of thousands of digits has no repr
+            return refuse(path, "a set whose members can't be put in order")
         return [_walk(item, f"{path}[{index}]", depth + 1, refuse) for index, item in enumerate(items)]
     return _other(value, path, depth, refuse)
 

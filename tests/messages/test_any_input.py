@@ -1,0 +1,160 @@
+"""Whatever comes, the pipeline goes on, and what leaves it can be stored and read."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from datetime import datetime, timezone
+from typing import Any
+
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_sharedstream.messages import messages
+from airflow_provider_sharedstream.messages.decode import Decoder
+from airflow_provider_sharedstream.messages.match import Matcher
+from airflow_provider_sharedstream.messages.payload import MessagesEvent, event_payload
+from airflow_provider_sharedstream.messages.pipeline import MessagePipeline
+from airflow_provider_sharedstream.stream.delivery import Batch, Delivery
+from airflow_provider_sharedstream.stream.receipts import Receipt
+from tests.messages.airflow_path import as_a_task_sees
+
+any_text = st.text(st.characters(exclude_categories=()))  # lone surrogates too
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | any_text,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(any_text, inner, max_size=4),
+    max_leaves=12,
+)
+# Names and values at which the decoder looks, so that every branch is met often.
+header_names = (
+    any_text
+    | st.binary(max_size=8)
+    | st.sampled_from(["content-type", "Content-Encoding", "ce_specversion", "eventType"])
+)
+header_values = (
+    any_json
+    | st.binary()
+    | st.datetimes()
+    | st.sampled_from(
+        [
+            "application/json",
+            "text/plain; charset=utf-16",
+            "text/html; charset=hex",
+            "image/png",
+            "gzip",
+            "zstd",
+            "base64",
+            "1.0",
+        ]
+    )
+)
+envelopes = st.fixed_dictionaries(
+    {},
+    optional={
+        "Type": st.just("Notification") | any_json,
+        "TopicArn": any_json,
+        "Message": any_json,
+        "MessageAttributes": any_json,
+        "Timestamp": any_text | st.just("2026-01-31T12:00:00.000Z"),
+        "Records": any_json | st.lists(st.fixed_dictionaries({"s3": any_json, "eventName": any_json}), max_size=2),
+        "detail-type": any_json,
+        "source": any_json,
+        "detail": any_json,
+        "id": any_json,
+        "schema": any_json,
+        "payload": any_json,
+        "op": any_json,
+        "before": any_json,
+        "after": any_json,
+        "eventType": any_json,
+        "subject": any_json,
+        "data": any_json,
+    },
+)
+bodies = st.one_of(
+    st.none(),
+    st.binary(max_size=200),
+    any_text,
+    (any_json | envelopes).map(lambda value: json.dumps(value).encode()),
+    any_json.map(lambda value: json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")),
+    any_json.map(lambda value: gzip.compress(json.dumps(value).encode())),
+    st.integers(1, 3000).map(lambda depth: b"[" * depth + b"]" * depth),
+    st.integers(1, 6000).map(lambda digits: b"7" * digits),
+)
+deliveries = st.builds(
+    Delivery,
+    id=any_text,
+    body=bodies,
+    headers=st.dictionaries(header_names, header_values, max_size=4),
+    key=st.none() | any_text,
+    published_at=st.none() | st.datetimes(timezones=st.none() | st.timezones()),
+    delivery_count=st.integers(0, 5),
+    attributes=st.dictionaries(any_text, header_values, max_size=3),
+)
+decoders = st.builds(
+    Decoder,
+    st.sampled_from(["auto", "json", "text", "bytes"]),
+    st.lists(
+        st.sampled_from(["sns", "s3", "eventbridge", "eventgrid", "debezium", "kafka_connect", "cloud_storage"]),
+        max_size=3,
+    ),
+)
+expressions = st.sampled_from(
+    [
+        None,
+        "body",
+        "body.a > `1` || length(body) == `2`",
+        "contains(body, 'a') && headers.x == key",
+        "@ | keys(@)",
+        "sort_by(body, &a)[0]",
+        "published_at > '2026'",
+        {"body": [None, 1, "a"], "headers.content-type": "application/json"},
+    ]
+)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(deliveries, min_size=1, max_size=3), decoders, expressions, st.sampled_from(["reject", "skip", "release"])
+)
+@example(
+    [Delivery(id="\udcff", body=b"\xff", headers={b"\xff": b"\xff"}, attributes={"n": float("nan")})],
+    Decoder(),
+    None,
+    "reject",
+)
+@example(
+    [Delivery(id="x", body=b"1", published_at=datetime.max.replace(tzinfo=timezone.utc))],
+    Decoder(),
+    "published_at",
+    "reject",
+)
+def test_a_payload_is_storable_and_every_delivery_accounted_for(
+    batch: list[Delivery], decoder: Decoder, expression: Any, on_error: Any
+) -> None:
+    receipt = Receipt(Batch(batch), "watcher")
+    counted: dict[str, int] = {}
+
+    def count(name: str, number: int) -> None:
+        counted[name] = counted.get(name, 0) + number
+
+    pipeline = MessagePipeline(decoder, Matcher(expression), None, on_error, count)
+    found = asyncio.run(pipeline.messages_for(batch, receipt))
+    event = MessagesEvent(event_payload("test", "any", found))
+
+    strict = json.dumps(event.payload, allow_nan=False).encode("utf-8")
+    assert json.loads(strict) == event.payload
+    seen = messages(as_a_task_sees(event))
+    # What has the same id is one message to a Dag.
+    assert {message.id for message in seen} == {message.id for message in found}
+    assert [message.as_dict() for message in seen[:1]] == event.payload["messages"][:1]
+
+    decoded = sum(len(made) for d in batch if isinstance(made := (d.decoded or {}).get(decoder.spec), tuple))
+    assert counted.get("matched", 0) == len(found)
+    judged = receipt.matched | set(receipt.rejected) | receipt.failed | (set(batch) if receipt.matched_all else set())
+    if expression is None and on_error != "skip":
+        # Nothing else but an envelope without contents (a test event of S3) may leave a delivery unmentioned.
+        assert judged >= {d for d in batch if (d.decoded or {}).get(decoder.spec) != ()}
+    assert all(reason.encode("utf-8") for reason in receipt.rejected.values())
+    assert decoded >= len(found)
