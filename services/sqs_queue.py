@@ -96,6 +96,12 @@ class SqsQueue:
     def purge(self) -> None:
         self.client.purge_queue(QueueUrl=self.url)
 
+    def remove(self) -> None:
+        """Delete the queue and its dead letters."""
+        self.client.delete_queue(QueueUrl=self.url)
+        if self.dead_letters is not None:
+            self.dead_letters.remove()
+
     def _send(self, entries: list[dict[str, Any]]) -> list[str]:
         answer = _check(self.client.send_message_batch(QueueUrl=self.url, Entries=entries))
         by_entry = {sent["Id"]: str(sent["MessageId"]) for sent in answer["Successful"]}
