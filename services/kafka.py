@@ -1,8 +1,8 @@
 """A Kafka broker: one given by address, one in Docker, Apache Kafka as local processes, or a small stand-in.
 
 Where the stand-in, noida-db 0.2.3, differs, so that `real` is False: a killed group member is never evicted, SASL takes
-any password, there is no TLS, a session timeout below 6 s is refused, and it is one node. It serves the demo where there
-is neither Java nor Docker.
+any password, there is no TLS, a session timeout below 6 s is refused, and it is one node. It serves the demo where
+there is neither Java nor Docker.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = ["BOOTSTRAP", "USERS", "KafkaServer", "unsecured_token"]
 class KafkaServer:
     """Starts what can be had, in this order: $SHAREDSTREAM_KAFKA_BOOTSTRAP, Docker, Apache Kafka on Java, noida-db.
 
-    Only Apache Kafka on Java has several nodes, TLS and SASL, or settings of its own, and so is taken where one of these is
-    asked for. Topics, records and groups survive `restart`, and except in Docker `stop` and `kill` too.
+    Only Apache Kafka on Java has several nodes, TLS and SASL, or settings of its own, and so is taken where one of
+    these is asked for. Topics, records and groups survive `restart`, and except in Docker `stop` and `kill` too.
 
     :param folder: takes data and logs.
     :param nodes: brokers, each a controller too; ids 0, 1, ... With three, topics have three replicas, and two of them
