@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from demo.workload import Listener, Source
-from services.airflow import Airflow
+from services.airflow import Airflow, AssetEvent
 
 FINAL = frozenset({"success", "failed"})
 
@@ -62,8 +61,8 @@ class Progress:
 
     def look(self) -> None:
         events = collections.defaultdict(list)
-        for event in self.airflow.client.asset_events():
-            events[event["name"]].append(event)
+        for event in self.airflow.asset_events():
+            events[event.asset].append(event)
         runs = self.airflow.client.dag_runs()
         for dag_id, progress in self.of_dag.items():
             own = [run for run in runs if run["dag_id"] == dag_id]
@@ -71,7 +70,7 @@ class Progress:
             for run in own:
                 if run["state"] == "success" and (dag_id, run["dag_run_id"]) not in self._looked_into:
                     self._looked_into.add((dag_id, run["dag_run_id"]))
-                    progress.arrived |= _ids(self.airflow.client.events_of_run(dag_id, run["dag_run_id"]))
+                    progress.arrived |= _ids(self.airflow.asset_events((dag_id, run["dag_run_id"])))
         for source in self.sources:
             of_source = self.of_source[source.name]
             stored = [event for asset in source.assets for event in events[asset]]
@@ -136,11 +135,10 @@ class Progress:
         return lines
 
 
-def _ids(events: Sequence[Mapping[str, Any]]) -> set[str]:
+def _ids(events: Sequence[AssetEvent]) -> set[str]:
     """Ids of the messages in asset events; a file goes by its name."""
     found = set()
     for event in events:
-        payload = (event.get("extra") or {}).get("payload") or {}
-        for message in payload.get("messages", ()):
+        for message in (event.extra.get("payload") or {}).get("messages", ()):
             found.add(str(message["attributes"].get("name") or message["id"]))
     return found

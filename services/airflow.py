@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 import sqlalchemy
 
 from services.airflow_client import AirflowClient
 from services.airflow_settings import settings
-from services.process import LocalProcess, environment, free_port, http_ok, log_tail, wait_until
+from services.process import LocalProcess, environment, free_port, http_ok, log_tail
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -24,6 +25,15 @@ COMPONENTS = ("api-server", "scheduler", "dag-processor")
 """Besides the triggerers, which are triggerer-1, triggerer-2, ..."""
 
 AIRFLOW = (sys.executable, "-m", "airflow")
+
+
+class AssetEvent(NamedTuple):
+    """A stored asset event; what a trigger yielded is `extra["payload"]`."""
+
+    id: int
+    asset: str
+    timestamp: str
+    extra: dict[str, Any]
 
 
 class Component(LocalProcess):
@@ -194,6 +204,30 @@ class Airflow:
             result = connection.execute(sqlalchemy.text(statement), parameters)
             return [tuple(row) for row in result] if result.returns_rows else []
 
+    def asset_events(self, run: tuple[str, str] | None = None) -> list[AssetEvent]:
+        """Stored asset events, in the order in which they were stored.
+
+        Read from the database: the REST API answers 500 as long as a run that one of them created is queued.
+
+        :param run: Dag id and run id: only the events that started this run. Default: all.
+        """
+        statement = (
+            "SELECT event.id, asset.name, event.timestamp, event.extra "
+            "FROM asset_event AS event JOIN asset ON asset.id = event.asset_id "
+        )
+        if run is not None:
+            statement += (
+                "JOIN dagrun_asset_event AS link ON link.event_id = event.id "
+                "JOIN dag_run AS run ON run.id = link.dag_run_id "
+                "WHERE run.dag_id = :dag_id AND run.run_id = :run_id "
+            )
+        dag_id, run_id = run or ("", "")
+        rows = self.query(statement + "ORDER BY event.id", dag_id=dag_id, run_id=run_id)
+        return [
+            AssetEvent(number, name, str(moment), extra if isinstance(extra, dict) else json.loads(extra or "{}"))
+            for number, name, moment, extra in rows
+        ]
+
     def run(self, *arguments: str) -> str:
         """Output of an `airflow` command; raises RuntimeError with it when it fails."""
         done = subprocess.run(
@@ -216,17 +250,16 @@ class Airflow:
         A component that ended meanwhile, other than by `kill`, raises RuntimeError at once.
         """
 
-        def holds() -> bool:
-            return condition() or self._ended() is not None
-
-        fulfilled = wait_until(holds, limit_seconds=limit_seconds, every_seconds=0.5)
-        if fulfilled and condition():
-            return
-        ended = self._ended()
-        if ended is not None:
-            raise RuntimeError(f"{ended} has ended while waiting for {what}; its log ends with:\n{self.tail(ended)}")
-        tails = "\n".join(f"--- {name}\n{self.tail(name, 15)}" for name in self.components)
-        raise TimeoutError(f"no {what} after {limit_seconds:g} s; the logs end with:\n{tails}")
+        end = time.monotonic() + limit_seconds
+        while not condition():
+            if (ended := self._ended()) is not None:
+                raise RuntimeError(
+                    f"{ended} has ended while waiting for {what}; its log ends with:\n{self.tail(ended)}"
+                )
+            if time.monotonic() > end:
+                tails = "\n".join(f"--- {name}\n{self.tail(name, 15)}" for name in self.components)
+                raise TimeoutError(f"no {what} after {limit_seconds:g} s; the logs end with:\n{tails}")
+            time.sleep(0.5)
 
     def tail(self, name: str, lines: int = 40) -> str:
         return log_tail(self.components[name].log_file, lines)

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import collections
-import time
 from typing import Any
 
 import httpx
-
-
-RETRIES = 3
-"""Of a question that Airflow answers with an internal error: on SQLite it does so now and then under load."""
 
 
 class AirflowClient:
@@ -27,23 +22,15 @@ class AirflowClient:
 
     def request(self, method: str, path: str, **arguments: Any) -> Any:
         """JSON of an answer of /api/v2; raises httpx.HTTPStatusError with the answer's text when it is an error."""
-        answer = self._send(method, path, **arguments)
+        answer = self._http.request(method, f"/api/v2{path}", **arguments)
         if answer.status_code == 401:
             token = self._http.get("/auth/token").raise_for_status().json()["access_token"]
             self._http.headers["Authorization"] = f"Bearer {token}"
-            answer = self._send(method, path, **arguments)
+            answer = self._http.request(method, f"/api/v2{path}", **arguments)
         if answer.is_error:
             text = f"{method} {path}: {answer.status_code} {answer.text[:2000]}"
             raise httpx.HTTPStatusError(text, request=answer.request, response=answer)
         return answer.json() if answer.content else None
-
-    def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
-        for _ in range(RETRIES if method == "GET" else 0):
-            answer = self._http.request(method, f"/api/v2{path}", **arguments)
-            if answer.status_code < 500:
-                return answer
-            time.sleep(1)
-        return self._http.request(method, f"/api/v2{path}", **arguments)
 
     def all(self, path: str, key: str, **parameters: Any) -> list[dict[str, Any]]:
         """All items of a collection, page by page; `key` is the list's name in the answer."""
@@ -74,11 +61,6 @@ class AirflowClient:
         """Runs of one Dag, or of all."""
         return self.all(f"/dags/{dag_id}/dagRuns", "dag_runs")
 
-    def events_of_run(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
-        """The asset events that started a run."""
-        answer = self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}/upstreamAssetEvents")
-        return list(answer["asset_events"])
-
     def run_states(self) -> dict[str, collections.Counter[str]]:
         """Dag id -> state -> number of runs."""
         states: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
@@ -102,11 +84,3 @@ class AirflowClient:
         """What a task returned."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.request("GET", path)["value"]
-
-    def asset_events(self, **parameters: Any) -> list[dict[str, Any]]:
-        """Stored asset events, with their payload under `extra`; e.g. `asset_id=1`."""
-        return self.all("/assets/events", "asset_events", **parameters)
-
-    def events_by_asset(self) -> collections.Counter[str]:
-        """Asset name -> number of stored events."""
-        return collections.Counter(event["name"] for event in self.asset_events())
