@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from airflow_provider_sharedstream.messages.callables import is_async, resolve
 from airflow_provider_sharedstream.messages.payload import described, storable, visible_text
-from airflow_provider_sharedstream.messages.threads import DaemonThreads
-from airflow_provider_sharedstream.stream.errors import RejectMessage, UndecodableMessage
+from airflow_provider_sharedstream.messages.threads import Call, DaemonThreads
+from airflow_provider_sharedstream.stream.errors import InvalidArgument, RejectMessage, UndecodableMessage
 from airflow_provider_sharedstream.stream.message import Message
 
 MAX_THREADS = 8
@@ -66,11 +66,16 @@ class ApplyFunction:
     :param timeout_seconds: how long one call may take.
     :param batch_timeout_seconds: how long all calls for one batch may take together. A batch has to be through before
         Airflow's ``[triggerer] shared_stream_ack_timeout`` (300 s), or the watcher is failed and not started again.
+    :raises InvalidArgument: a time that isn't a positive number.
     """
 
     def __init__(
         self, dotted_path: str, *, timeout_seconds: float = 30.0, batch_timeout_seconds: float = 120.0
     ) -> None:
+        for name, seconds in (("timeout_seconds", timeout_seconds), ("batch_timeout_seconds", batch_timeout_seconds)):
+            number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+            if not (number and seconds > 0):
+                raise InvalidArgument(f"{name}: expected a positive number of seconds, got {seconds!r}")
         self.dotted_path = dotted_path
         self.timeout_seconds = timeout_seconds
         self.batch_timeout_seconds = batch_timeout_seconds
@@ -147,18 +152,28 @@ class ApplyFunction:
     async def _call_in_thread(self, function: Callable[..., Any], message: Message, left: float) -> Any:
         call = self._threads.submit(lambda: function(message))
         try:
-            # A turn comes as soon as a call before it ends; one that hangs keeps its thread, hence the bound.
-            await asyncio.wait((call.started,), timeout=left)
-            if not call.started.done() and self._threads.withdraw(call):
-                raise _OutOfTime(Kind.NOT_CALLED, f"no thread became free within {left:.3g} s")
+            await self._turn(call, left)
             made = await self._result(call.result)
         finally:
             self._threads.withdraw(call)
         # A function that isn't declared async may still return something to be awaited.
-        return await self._result(asyncio.ensure_future(made)) if inspect.isawaitable(made) else made
+        return await self._result(asyncio.ensure_future(_contained(made))) if inspect.isawaitable(made) else made
+
+    async def _turn(self, call: Call, left: float) -> None:
+        """Wait until a thread takes ``call``: as soon as one before it ends, unless all of them hang."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + left
+        while not call.started.done():
+            await asyncio.wait((call.started,), timeout=min(self.timeout_seconds, max(deadline - loop.time(), 0)))
+            if call.started.done():
+                return
+            if self._hung >= MAX_THREADS and self._threads.withdraw(call):
+                raise _OutOfTime(Kind.NOT_CALLED, f"{self._hung} earlier calls of {self.dotted_path} hang")
+            if loop.time() >= deadline and self._threads.withdraw(call):
+                raise _OutOfTime(Kind.NOT_CALLED, f"no thread became free within {left:.3g} s")
 
     async def _call_async(self, function: Callable[..., Any], message: Message, left: float) -> Any:
-        return await self._result(asyncio.ensure_future(function(message)))
+        return await self._result(asyncio.ensure_future(_contained(function(message))))
 
     async def _result(self, future: asyncio.Future[Any]) -> Any:
         try:
@@ -191,6 +206,13 @@ class ApplyFunction:
         self._hung -= 1
         self._abandoned.discard(future)
         _look_at(future)
+
+
+async def _contained(made: Awaitable[Any]) -> Any:
+    try:
+        return await made
+    except SystemExit as error:  # in a task it would end the triggerer
+        raise RuntimeError(f"SystemExit: {error}") from None
 
 
 class _OutOfTime(Exception):

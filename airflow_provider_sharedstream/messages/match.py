@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -123,7 +124,19 @@ def _check(node: Mapping[str, Any], text: str) -> None:
             raise InvalidArgument(
                 f"match: {name!r} in {text!r} isn't part of a message: expected one of {', '.join(FIELDS)}{hint}"
             )
+    _check_negations(node, text)
     _check_functions(node, text)
+
+
+def _check_negations(node: Mapping[str, Any], text: str) -> None:
+    # JMESPath takes `!body.draft` for `(!body).draft`, which is never true.
+    if node["type"] == "subexpression" and node["children"][0]["type"] == "not_expression":
+        raise InvalidArgument(
+            f"match: ! binds closer than the dot in {text!r}: write !(body.name) where !body.name is meant"
+        )
+    for child in node["children"]:
+        if isinstance(child, dict):
+            _check_negations(child, text)
 
 
 def _root_names(node: Mapping[str, Any]) -> list[str]:
@@ -179,6 +192,8 @@ def _condition(path: Any, value: Any) -> str:
 
 
 def _literal(path: Any, value: Any) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidArgument(f"match: expected a number that is JSON for {path!r}, got the number {value}")
     if value is None or isinstance(value, (str, bool, int, float)):
         return "`" + json.dumps(value).replace("`", "\\`") + "`"
     raise InvalidArgument(f"match: expected text, a number, a boolean or None for {path!r}, got {type(value).__name__}")

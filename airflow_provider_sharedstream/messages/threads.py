@@ -18,7 +18,7 @@ IDLE_SECONDS = 30.0
 """How long a thread waits for the next call before it ends."""
 
 
-class _Call:
+class Call:
     """A function to be run, and who waits for it."""
 
     __slots__ = ("context", "function", "loop", "result", "started")
@@ -65,13 +65,13 @@ class DaemonThreads:
         self.limit = limit
         self.name = name
         self._lock = threading.Condition()
-        self._waiting: deque[_Call] = deque()
+        self._waiting: deque[Call] = deque()
         self._threads = 0
         self._idle = 0
 
-    def submit(self, function: Callable[[], Any]) -> _Call:
+    def submit(self, function: Callable[[], Any]) -> Call:
         """Queue ``function``; the two futures of what comes back say when it starts and what it returned."""
-        call = _Call(function, asyncio.get_running_loop())
+        call = Call(function, asyncio.get_running_loop())
         with self._lock:
             self._waiting.append(call)
             if self._idle >= len(self._waiting):
@@ -81,7 +81,7 @@ class DaemonThreads:
                 threading.Thread(target=self._work, name=f"{self.name}-{self._threads}", daemon=True).start()
         return call
 
-    def withdraw(self, call: _Call) -> bool:
+    def withdraw(self, call: Call) -> bool:
         """Take back a call that hasn't started; return whether that was so."""
         with self._lock:
             try:
@@ -95,7 +95,7 @@ class DaemonThreads:
             call.run()
             del call  # a waiting thread keeps no message alive
 
-    def _next(self) -> _Call | None:
+    def _next(self) -> Call | None:
         with self._lock:
             self._idle += 1
             if not self._waiting:
