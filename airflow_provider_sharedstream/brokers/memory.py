@@ -12,7 +12,7 @@ import itertools
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_provider_sharedstream.stream.consumer import (
     NO_FAILURES,
@@ -59,6 +59,8 @@ class MemoryQueue:
     messages: dict[str, Stored] = field(default_factory=dict)
     dead_letters: list[Stored] = field(default_factory=list)
     ids: itertools.count[int] = field(default_factory=itertools.count)
+    reachable: ClassVar[bool] = True
+    """False: as if the network were cut, to every queue."""
 
     def publish(
         self, body: bytes | str | None, *, headers: dict[str, Any] | None = None, key: str | None = None
@@ -128,6 +130,7 @@ class MemoryConsumer:
         if self.stream not in QUEUES:
             raise SourceUnavailable(f"queue={self.stream!r}: there is no such queue; the broker has {sorted(QUEUES)}")
         self._queue = QUEUES[self.stream]
+        self._connected()
         self.limits = BrokerLimits(
             receive_batch=10, settle_batch=10, lease_seconds=self._queue.lease_seconds, parallel_receives=4
         )
@@ -199,7 +202,7 @@ class MemoryConsumer:
         self._queue = None
 
     def _connected(self) -> MemoryQueue:
-        if self._queue is None:
+        if self._queue is None or not MemoryQueue.reachable:
             raise ConnectionError("not connected")
         return self._queue
 

@@ -2,12 +2,14 @@
 
 .. code-block:: text
 
-    broker ─receive(n permits)─▶ BrokerConsumer ─Deliveries─▶ Assembler ─Batch─▶ open_stream ─▶ Airflow fan-out ─▶ filter
+    broker ─receive(n permits)─▶ BrokerConsumer ─Deliveries─▶ Assembler ─Batch─▶ open_stream ─▶ Airflow fan-out ─▶
+    filter
        ▲                                ▲                                                                     │
        │            InFlightBudget gives permits; LeaseKeeper renews;                                    TriggerEvent
        │            Cohort holds the door until every watcher listens                                         │
        │                                                                                                      ▼
-       └─settle(chunk)── SettlementBatcher ◀─ LaneGuard ◀─ DispositionPolicy ◀─ advance(lane batch) ◀─ asset event (stored)
+       └─settle(chunk)── SettlementBatcher ◀─ LaneGuard ◀─ DispositionPolicy ◀─ advance(lane batch) ◀─ asset event
+       (stored)
 
 Read the modules in this order:
 
@@ -21,7 +23,8 @@ Read the modules in this order:
                     Airflow's producer
 ``intake``          receive under permits, in parallel while it pays
 ``assembler``       deliveries to batches
-``in_flight``       permits by messages and bytes, and the adapting window of batches
+``in_flight``       permits by messages and bytes
+``window``          how many batches may be with the watchers at once
 ``reconnect``       backoff; transient or fatal
 ``lease``           renew at half life, bounded; lost leases
 ``disposition``     outcome to what the broker is told (pure)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
 
 from airflow_provider_sharedstream.stream.delivery import Delivery
+from airflow_provider_sharedstream.stream.waiting import wait_until_set
 
 
 class _Pile:
@@ -63,10 +64,7 @@ class Assembler:
                 wait = oldest.since + self._batch_window_seconds - self._clock()
                 if wait <= 0:
                     return self._take(lane)
-            try:
-                await asyncio.wait_for(self._added.wait(), wait)
-            except (TimeoutError, asyncio.TimeoutError):
-                pass
+            await wait_until_set(self._added, wait)
 
     def drain(self) -> list[Delivery]:
         """Take out everything that waits."""

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Hashable
 from weakref import WeakValueDictionary
 
+from airflow_provider_sharedstream.stream.waiting import wait_until_set
+
 log = logging.getLogger(__name__)
 
 
@@ -84,10 +86,7 @@ class Cohort:
                 wait = None
                 if self.trouble is not None:
                     log.error("The stream is held, no message is taken: %s", self.trouble)
-            try:
-                await asyncio.wait_for(self._changed.wait(), wait)
-            except (TimeoutError, asyncio.TimeoutError):
-                pass
+            await wait_until_set(self._changed, wait)
 
 
 _cohorts: WeakValueDictionary[Hashable, Cohort] = WeakValueDictionary()

@@ -1,4 +1,4 @@
-"""How much may be open at once: permits for messages, and a window for batches.
+"""How many messages may be open at once.
 
 Airflow gives no back-pressure: a watcher whose queue is full is failed, healthy or not. So a permit is taken
 before a message is received and freed only when its fate with the broker is sealed.
@@ -67,61 +67,3 @@ class InFlightBudget:
 
     def __len__(self) -> int:
         return len(self.open)
-
-
-class BatchWindow:
-    """How many batches may be with the watchers at once; it adapts to how fast Airflow stores events.
-
-    All streams of a triggerer share one supervisor that stores some fifty events a second, one event per watcher and
-    batch. The window doubles per round trip until storing takes longer than the target, then moves as TCP does:
-    halved above the target, one more per round trip below it.
-
-    :param ceiling: never more than this; it stays below Airflow's queue per watcher.
-    :param target_seconds: how long storing a batch's events should take at most.
-    :param start: the first window.
-    """
-
-    def __init__(self, ceiling: int, target_seconds: float, *, start: int = 8) -> None:
-        self._ceiling = max(1, ceiling)
-        self._target_seconds = target_seconds
-        self._size = float(min(start, self._ceiling))
-        self._doubling = True
-        self._shrunk_at = float("-inf")
-        self._left = asyncio.Event()
-        self.entered = 0
-
-    @property
-    def size(self) -> int:
-        """Batches that may be with the watchers now."""
-        return int(self._size)
-
-    async def enter(self) -> None:
-        """Wait for a place and take it."""
-        while self.entered >= self.size:
-            self._left.clear()
-            await self._left.wait()
-        self.entered += 1
-
-    def leave(self, *, offered_at: float, now: float, seconds: float) -> None:
-        """Give a place back and learn from how it went.
-
-        :param offered_at: when the batch was handed to the watchers; a batch from before the last shrinking
-            tells of the old window and changes nothing.
-        :param now: the same clock's time now.
-        :param seconds: what storing its events took.
-        """
-        was_full = self.entered >= self.size
-        self.entered -= 1
-        if seconds > self._target_seconds:
-            if offered_at >= self._shrunk_at:
-                self._size = max(1.0, self._size / 2)
-                self._doubling = False
-                self._shrunk_at = now
-        elif was_full:
-            self._size = min(float(self._ceiling), self._size + (1.0 if self._doubling else 1.0 / self._size))
-        self._left.set()
-
-    def probe(self) -> None:
-        """Go down to one batch: what follows may turn out to be impossible to settle."""
-        self._size = 1.0
-        self._doubling = True

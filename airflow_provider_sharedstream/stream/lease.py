@@ -12,6 +12,7 @@ from airflow_provider_sharedstream.stream import metrics
 from airflow_provider_sharedstream.stream.consumer import BrokerConsumer
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
+from airflow_provider_sharedstream.stream.waiting import wait_until_set
 
 log = logging.getLogger(__name__)
 
@@ -76,13 +77,13 @@ class LeaseKeeper:
         """Wait until leases fall due, and renew them."""
         if not self._renew_at or self.paused:
             self._changed.clear()
-            await _wait(self._changed, 0.2 if self.paused else None)
+            await wait_until_set(self._changed, 0.2 if self.paused else None)
             return
         now = self._clock()
         soonest = min(self._renew_at.values())
         if soonest > now:
             self._changed.clear()
-            await _wait(self._changed, soonest - now)
+            await wait_until_set(self._changed, soonest - now)
             return
         # What falls due within the jitter comes along: fewer calls, and never later than its time.
         due = [d for d, at in self._renew_at.items() if at <= now + JITTER * (d.lease_seconds or 0.0)]
@@ -131,10 +132,3 @@ class LeaseKeeper:
         self._renew_at.pop(delivery, None)
         self._metrics.count(metrics.LEASES_LOST)
         log.warning("The lease of %s is lost: %s. It isn't settled and will be delivered again.", delivery.id, why)
-
-
-async def _wait(event: asyncio.Event, seconds: float | None) -> None:
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except (TimeoutError, asyncio.TimeoutError):
-        pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from airflow_provider_sharedstream.stream.cohort import Cohort, SourceClaim
 from airflow_provider_sharedstream.stream.consumer import BrokerConsumer
 from airflow_provider_sharedstream.stream.delivery import Batch, Delivery
 from airflow_provider_sharedstream.stream.disposition import Disposition, DispositionPolicy, Outcome, Verdict
-from airflow_provider_sharedstream.stream.in_flight import BatchWindow, InFlightBudget
+from airflow_provider_sharedstream.stream.in_flight import InFlightBudget
 from airflow_provider_sharedstream.stream.intake import Intake
 from airflow_provider_sharedstream.stream.lanes import LaneGuard
 from airflow_provider_sharedstream.stream.lease import LeaseKeeper
@@ -26,6 +27,7 @@ from airflow_provider_sharedstream.stream.reconnect import Backoff, never_ending
 from airflow_provider_sharedstream.stream.redelivery import RedeliveryLedger
 from airflow_provider_sharedstream.stream.settings import StreamSettings
 from airflow_provider_sharedstream.stream.settlement import Sealed, SettlementBatcher
+from airflow_provider_sharedstream.stream.window import BatchWindow
 
 log = logging.getLogger(__name__)
 
@@ -75,12 +77,19 @@ class BrokerStreamProducer(SharedStreamProducer):
         self._policy = DispositionPolicy()
         self.metrics = StreamMetrics(consumer.source, consumer.stream)
         self.budget = InFlightBudget(settings.max_in_flight, settings.max_in_flight_bytes)
-        self.window = BatchWindow(settings.max_batches, settings.confirm_target_seconds)
+        self.window = BatchWindow(
+            settings.max_batches,
+            settings.confirm_target_seconds,
+            watchers=lambda: 0 if cohort is None else len(cohort),
+            clock=clock,
+        )
         self.assembler = Assembler(settings.batch_size, settings.batch_window_seconds, clock=clock)
         self.lanes = LaneGuard(rewinds=capabilities.rewinds, stragglers=capabilities.stragglers)
         self.leases = LeaseKeeper(consumer, settings.max_lease_seconds, self.metrics, clock=clock)
         self.settlement = SettlementBatcher(consumer, self.leases, self.lanes, self._seal, self.metrics, clock=clock)
         self.ledger = RedeliveryLedger()
+        self.sealed: Counter[Disposition | None] = Counter()
+        """Messages by what the broker was told; None: nothing."""
         self._claim = SourceClaim(lambda: description)
         self.intake = Intake(
             consumer,
@@ -102,10 +111,11 @@ class BrokerStreamProducer(SharedStreamProducer):
         self._start()
         try:
             while True:
-                await self.window.enter()
+                await self.window.place()
                 deliveries = await self.assembler.next()
                 source, stream = self.consumer.source, self.consumer.stream
                 batch = Batch(deliveries, source=source, stream=stream, offered_at=self._clock())
+                self.window.offer(batch)
                 self.metrics.count(metrics.OFFERED)
                 yield batch, batch
         finally:
@@ -226,7 +236,7 @@ class BrokerStreamProducer(SharedStreamProducer):
         # A batch that takes a third of what Airflow allows is too much at once, whoever is slow.
         late = now - batch.offered_at > self.settings.ack_timeout_seconds / 3
         seconds = self.settings.ack_timeout_seconds if late else confirm_seconds
-        self.window.leave(offered_at=batch.offered_at, now=now, seconds=seconds)
+        self.window.conclude(batch, seconds=seconds)
         self.metrics.timing(metrics.CONFIRM, confirm_seconds)
         self.metrics.gauge(metrics.WINDOW, self.window.size)
         self.metrics.gauge(metrics.IN_FLIGHT, len(self.budget))
@@ -269,6 +279,7 @@ class BrokerStreamProducer(SharedStreamProducer):
 
     def _seal(self, sealed: Sealed) -> None:
         deliveries = sealed.deliveries
+        self.sealed[sealed.disposition] += len(deliveries)
         self._decided.difference_update(deliveries)
         self.budget.free(deliveries)
         self.leases.forget(deliveries)

@@ -24,6 +24,7 @@ from airflow_provider_sharedstream.stream.lanes import LaneGuard
 from airflow_provider_sharedstream.stream.lease import LeaseKeeper
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
 from airflow_provider_sharedstream.stream.reconnect import Backoff
+from airflow_provider_sharedstream.stream.waiting import wait_until_set
 
 log = logging.getLogger(__name__)
 
@@ -111,10 +112,7 @@ class SettlementBatcher:
             await asyncio.sleep(LINGER_SECONDS)
             while len(self._calls) < parallel and (chunk := self._next_chunk()):
                 self._start(*chunk)
-        try:
-            await asyncio.wait_for(self._changed.wait(), wait)
-        except (TimeoutError, asyncio.TimeoutError):
-            pass
+        await wait_until_set(self._changed, wait)
 
     async def flush(self, deadline_seconds: float) -> None:
         """Wait until nothing is left to tell, or the deadline; releases that wait for their time go now."""

@@ -1,0 +1,134 @@
+"""Looking through a directory: which files are there, and which of them are no longer being written."""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+from airflow_provider_sharedstream.brokers.directory_files import OURS, File, recover
+
+log = logging.getLogger(__name__)
+
+oldest_first = attrgetter("modified_ns", "name")
+
+
+class _Seen(NamedTuple):
+    file: File
+    since: float
+
+
+class Scanner:
+    """Looks through one directory again and again; runs in a thread.
+
+    A file is settled when it has looked the same for ``settle_seconds`` by our own clock: a network mount's clock may be
+    wrong, and a modification time may be copied along.
+
+    :param directory: its path.
+    :param recursive: whether directories in it are looked through too; links to directories are not.
+    :param ignore: shell patterns of names, of files and directories, that are passed over.
+    :param settle_seconds: 0: a file is settled at first sight.
+    :param progress: called at every entry.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        recursive: bool,
+        ignore: Sequence[str],
+        settle_seconds: float,
+        progress: Callable[[], None],
+    ) -> None:
+        self._directory = directory
+        self._recursive = recursive
+        self._is_ignored = any_of(ignore)
+        self._settle_seconds = settle_seconds
+        self._progress = progress
+        self._seen: dict[str, _Seen] = {}
+        self._said: set[str] = set()
+        self.not_into: Collection[tuple[int, int]] = ()
+        """Device and inode of directories that are not looked into: where files are moved to."""
+        self.stopped = False
+        """Set to make a scan end early."""
+        self.scans = 0
+        """Scans made so far."""
+
+    def scan(self) -> list[File] | None:
+        """Return the files that are settled, the oldest first; None if stopped.
+
+        :raises OSError: the directory itself can't be read.
+        """
+        before, seen = self._seen, {}
+        settled: list[File] = []
+        for name, status in self._regular_files():
+            if self.stopped:
+                return None
+            now = time.monotonic()
+            file = File.seen(name, status)
+            known = before.get(name)
+            if known is None or known.file != file:
+                known = _Seen(file, now)
+            seen[name] = known
+            if now - known.since >= self._settle_seconds:
+                settled.append(known.file)
+        self._seen = seen
+        self.scans += 1
+        settled.sort(key=oldest_first)
+        return settled
+
+    def is_present(self, file: File) -> bool:
+        """Whether the last scan saw ``file``."""
+        known = self._seen.get(file.name)
+        return known is not None and known.file == file
+
+    def _regular_files(self) -> Iterator[tuple[str, os.stat_result]]:
+        folders = [""]
+        while folders:
+            folder = folders.pop()
+            for entry in self._entries(folder):
+                self._progress()
+                if entry.name.startswith(OURS):
+                    recover(entry.path)
+                    continue
+                if self._is_ignored(entry.name):
+                    continue
+                name = os.path.join(folder, entry.name)
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    yield name, status
+                elif not stat.S_ISDIR(status.st_mode):
+                    self._say_once("other", f"{entry.path!r} is a link, a pipe or another thing that is no file")
+                elif self._recursive and (status.st_dev, status.st_ino) not in self.not_into:
+                    folders.append(name)
+
+    def _entries(self, folder: str) -> Iterator[os.DirEntry[str]]:
+        try:
+            with os.scandir(os.path.join(self._directory, folder) if folder else self._directory) as entries:
+                yield from entries
+        except OSError as error:
+            if not folder:
+                raise
+            if not isinstance(error, FileNotFoundError):
+                self._say_once(folder, f"{os.path.join(self._directory, folder)!r} can't be read: {error.strerror}")
+
+    def _say_once(self, what: str, text: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            log.warning("%s; it is passed over, and what else is like it", text)
+
+
+def any_of(patterns: Sequence[str]) -> Callable[[str], object]:
+    """Return what says whether a name matches one of the shell patterns, capital letters told from small ones."""
+    if not patterns:
+        return lambda name: False
+    return re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns)).match
