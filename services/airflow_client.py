@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -78,9 +79,18 @@ class AirflowClient:
         content = answer["content"]
         if isinstance(content, str):
             return content
-        return "\n".join(str(line.get("event", line)) for line in content)
+        return "\n".join(line for entry in content for line in _lines(entry))
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """What a task returned."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.request("GET", path)["value"]
+
+
+def _lines(entry: dict[str, Any]) -> Iterator[str]:
+    """What a structured log entry says; an exception as Python shows it."""
+    yield str(entry.get("event", entry))
+    for error in entry.get("error_detail") or ():
+        for frame in error.get("frames", ()):
+            yield f'  File "{frame["filename"]}", line {frame["lineno"]}, in {frame["name"]}'
+        yield f"{error['exc_type']}: {error['exc_value']}"
