@@ -42,6 +42,15 @@ class Outcome:
     failed: list[str] = field(default_factory=list)
     """Refused because a test said so."""
 
+    def __bool__(self) -> bool:
+        return bool(self.done or self.invalid or self.unordered or self.failed)
+
+    def add(self, other: Outcome) -> None:
+        self.done += other.done
+        self.invalid += other.invalid
+        self.unordered += other.unordered
+        self.failed += other.failed
+
     def failures(self) -> dict[str, str]:
         """Ack id to reason, as exactly-once delivery reports it."""
         return {
