@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jmespath
 from jmespath import exceptions
 from jmespath.functions import Functions
-from jmespath.visitor import TreeInterpreter
 
+from airflow_provider_sharedstream.messages.compiled import Evaluate, Node, compile_for_message, is_true
 from airflow_provider_sharedstream.stream.errors import InvalidArgument
-from airflow_provider_sharedstream.stream.message import Message, utc_text
+from airflow_provider_sharedstream.stream.message import Message
 
 FIELDS = ("body", "headers", "key", "attributes", "id", "published_at", "delivery_count")
 """What an expression sees at its top."""
@@ -41,7 +41,7 @@ class Matcher:
     :raises InvalidArgument: the expression doesn't compile, or can't ever match; the text says where.
     """
 
-    __slots__ = ("_evaluate", "_sees_time", "expression", "failures", "on_error")
+    __slots__ = ("_evaluate", "expression", "failures", "on_error")
 
     def __init__(self, expression: str | Mapping[str, Any] | None = None, on_error: MatchError | None = None) -> None:
         self.expression = expression
@@ -50,8 +50,6 @@ class Matcher:
         self.on_error = on_error
         text = "" if expression is None else _expression_of(expression)
         self._evaluate = compile_expression(text) if text else None
-        # Writing the time as text costs as much as a small comparison, so it is done where it can be seen.
-        self._sees_time = any(mark in text for mark in ("published_at", "@", "*", "\\"))
 
     @property
     def matches_all(self) -> bool:
@@ -64,46 +62,28 @@ class Matcher:
         if evaluate is None:
             return True
         try:
-            moment = message.published_at if self._sees_time else None
-            result = evaluate(
-                {
-                    "body": message.body,
-                    "headers": message.headers,
-                    "key": message.key,
-                    "attributes": message.attributes,
-                    "id": message.id,
-                    "published_at": None if moment is None else utc_text(moment),
-                    "delivery_count": message.delivery_count,
-                }
-            )
+            result = evaluate(message)
         except Exception as error:  # whatever JMESPath's functions raise on the odd shapes that queues carry
             self.failures += 1
             if self.on_error is not None:
                 self.on_error(message, error)
             return False
-        return is_true(result)
+        return result is True or (result is not False and is_true(result))
 
 
-def is_true(value: Any) -> bool:
-    """Return whether ``value`` is true as JMESPath has it."""
-    return not (value is None or value is False or value == "" or value == [] or value == {})
-
-
-def compile_expression(text: str) -> Callable[[Mapping[str, Any]], Any]:
+def compile_expression(text: str) -> Evaluate:
     """Compile a JMESPath expression over a message.
 
     :raises InvalidArgument: with the position of what is wrong.
     """
     try:
-        parsed = jmespath.compile(text)
+        tree = jmespath.compile(text).parsed
+        _check(tree, text)
+        return compile_for_message(tree)
     except exceptions.JMESPathError as error:
         raise InvalidArgument(f"match: {_complaint(text, error)}") from None
     except RecursionError:
         raise InvalidArgument(f"match: nested too deeply to be compiled: {text[:80]!r}") from None
-    _check(parsed.parsed, text)
-    tree = parsed.parsed
-    visit = TreeInterpreter().visit
-    return lambda message: visit(tree, message)
 
 
 def _complaint(text: str, error: Exception) -> str:
@@ -117,57 +97,60 @@ def _complaint(text: str, error: Exception) -> str:
     return f"not a JMESPath expression at position {position}: {said}\n  {text}\n  {' ' * position}^"
 
 
-def _check(node: Mapping[str, Any], text: str) -> None:
-    for name in _root_names(node):
+def _check(tree: Node, text: str) -> None:
+    """Find what JMESPath takes, and what can't be meant."""
+    for name in _names_in_message(tree):
         if name not in FIELDS:
             hint = f" (did you mean body.{name}?)" if name.isidentifier() else ""
             raise InvalidArgument(
                 f"match: {name!r} in {text!r} isn't part of a message: expected one of {', '.join(FIELDS)}{hint}"
             )
-    _check_negations(node, text)
-    _check_functions(node, text)
+    for node in _nodes(tree):
+        if node["type"] == "function_expression":
+            _check_call(node, text)
+        elif node["type"] == "subexpression" and node["children"][0]["type"] == "not_expression":
+            # `!body.draft` is `(!body).draft`, which is never true.
+            raise InvalidArgument(
+                f"match: ! binds closer than the dot: expected !(body.name) for !body.name in {text!r}"
+            )
 
 
-def _check_negations(node: Mapping[str, Any], text: str) -> None:
-    # JMESPath takes `!body.draft` for `(!body).draft`, which is never true.
-    if node["type"] == "subexpression" and node["children"][0]["type"] == "not_expression":
-        raise InvalidArgument(
-            f"match: ! binds closer than the dot in {text!r}: write !(body.name) where !body.name is meant"
-        )
-    for child in node["children"]:
-        if isinstance(child, dict):
-            _check_negations(child, text)
-
-
-def _root_names(node: Mapping[str, Any]) -> list[str]:
-    """The fields that are looked up in the message itself, not in a part of it."""
-    kind, children = node["type"], node["children"]
-    if kind == "field":
-        return [node["value"]]
-    if kind in _LEFT_SIDE_SEES_MESSAGE:
-        return _root_names(children[0])
-    if kind == "expref":  # evaluated on the members of a list
-        return []
-    return [name for child in children for name in _root_names(child)]
-
-
-def _check_functions(node: Mapping[str, Any], text: str) -> None:
+def _check_call(node: Node, text: str) -> None:
     # JMESPath itself says so only when a message comes.
-    if node["type"] == "function_expression":
-        name = node["value"]
-        where = f"(position {text.find(name)} of {text!r})"
-        known = Functions.FUNCTION_TABLE.get(name)
-        if known is None:
-            raise InvalidArgument(f"match: there is no function {name}() {where}")
-        wanted = known["signature"]
-        variadic = bool(wanted) and wanted[-1].get("variadic", False)
-        given = len(node["children"])
-        if given < len(wanted) or (given > len(wanted) and not variadic):
-            takes = f"{len(wanted)}{' or more' if variadic else ''}"
-            raise InvalidArgument(f"match: {name}() takes {takes} arguments, got {given} {where}")
-    for child in node["children"]:
-        if isinstance(child, dict):
-            _check_functions(child, text)
+    name = node["value"]
+    where = f"(position {text.find(name)} of {text!r})"
+    known = Functions.FUNCTION_TABLE.get(name)
+    if known is None:
+        raise InvalidArgument(f"match: there is no function {name}() {where}")
+    wanted = known["signature"]
+    variadic = bool(wanted) and wanted[-1].get("variadic", False)
+    given = len(node["children"])
+    if given < len(wanted) or (given > len(wanted) and not variadic):
+        takes = f"{len(wanted)}{' or more' if variadic else ''}"
+        raise InvalidArgument(f"match: {name}() takes {takes} arguments, got {given} {where}")
+
+
+def _nodes(tree: Node) -> Iterator[Node]:
+    # Without recursion: a list of a thousand values is a thousand levels.
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting.extend(child for child in node["children"] if isinstance(child, dict))
+
+
+def _names_in_message(tree: Node) -> Iterator[str]:
+    """The names that are looked up in the message itself, not in a part of it."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        kind, children = node["type"], node["children"]
+        if kind == "field":
+            yield node["value"]
+        elif kind in _LEFT_SIDE_SEES_MESSAGE:
+            waiting.append(children[0])
+        elif kind != "expref":  # which is evaluated on the members of a list
+            waiting.extend(child for child in reversed(children) if isinstance(child, dict))
 
 
 def _expression_of(given: Any) -> str:
