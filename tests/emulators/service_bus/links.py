@@ -71,12 +71,14 @@ def refuse(amqp: AmqpLink, refusal: Refusal) -> None:
     amqp.close()
 
 
-def read(amqp: AmqpLink, delivery: Delivery) -> bytes | None:
-    """The whole of an incoming message, once the last of its frames is there."""
+def read(amqp: AmqpLink, delivery: Delivery, credit: int) -> bytes | None:
+    """The whole of an incoming message, once the last of its frames is there; the client's credit is kept up."""
     if not delivery.readable or delivery.partial:
         return None
     encoded = amqp.recv(delivery.pending) or b""
     amqp.advance()
+    if amqp.credit <= credit // 2:
+        amqp.flow(credit - amqp.credit)
     return bytes(encoded)
 
 

@@ -26,7 +26,7 @@ from tests.emulators.service_bus.tokens import LISTEN, SEND
 if TYPE_CHECKING:
     from tests.emulators.service_bus.connection import ClientConnection
 
-SENDER_CREDIT = 300
+SENDER_CREDIT = 1000
 SESSION_FILTER = symbol("com.microsoft:session-filter")
 SESSION_LOCKED_UNTIL = symbol("com.microsoft:locked-until-utc")
 ACCEPT_TIMEOUT = "com.microsoft:timeout"
@@ -66,7 +66,7 @@ class Sender(Link):
         self.broker.counters.senders_opened += 1
 
     def delivery(self, delivery: Delivery) -> None:
-        encoded = read(self.amqp, delivery)
+        encoded = read(self.amqp, delivery, SENDER_CREDIT)
         if encoded is None:
             return
         try:
@@ -77,7 +77,6 @@ class Sender(Link):
         else:
             delivery.update(Delivery.ACCEPTED)
         delivery.settle()
-        self.amqp.flow(1)
 
     def _take(self, encoded: bytes) -> None:
         if len(encoded) > MAX_MESSAGE_BYTES:

@@ -50,14 +50,13 @@ class Requests(Link):
         self.amqp.flow(REQUEST_CREDIT)
 
     def delivery(self, delivery: Delivery) -> None:
-        encoded = read(self.amqp, delivery)
+        encoded = read(self.amqp, delivery, REQUEST_CREDIT)
         if encoded is None:
             return
         request = AmqpMessage()
         request.decode(encoded)
         delivery.update(Delivery.ACCEPTED)
         delivery.settle()
-        self.amqp.flow(1)
         responses = self._responses()
         if responses is not None:
             responses.reply(request, self.answer(request))
