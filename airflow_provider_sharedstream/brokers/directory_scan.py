@@ -27,7 +27,7 @@ class _Seen(NamedTuple):
 class Scanner:
     """Looks through one directory again and again; runs in a thread.
 
-    A file is settled when it has looked the same for ``settle_seconds`` by our own clock: a network mount's clock may be
+    A file is settled when it has looked the same for ``settle_seconds`` by our own clock: a network mount's may be
     wrong, and a modification time may be copied along.
 
     :param directory: its path.
@@ -48,7 +48,7 @@ class Scanner:
     ) -> None:
         self._directory = directory
         self._recursive = recursive
-        self._is_ignored = any_of(ignore)
+        self._ignore = ignore
         self._settle_seconds = settle_seconds
         self._progress = progress
         self._seen: dict[str, _Seen] = {}
@@ -89,6 +89,7 @@ class Scanner:
         return known is not None and known.file == file
 
     def _regular_files(self) -> Iterator[tuple[str, os.stat_result]]:
+        is_ignored = any_of(self._ignore)
         folders = [""]
         while folders:
             folder = folders.pop()
@@ -97,7 +98,7 @@ class Scanner:
                 if entry.name.startswith(OURS):
                     recover(entry.path)
                     continue
-                if self._is_ignored(entry.name):
+                if is_ignored(entry.name):
                     continue
                 name = os.path.join(folder, entry.name)
                 try:

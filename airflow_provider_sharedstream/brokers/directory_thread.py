@@ -26,9 +26,13 @@ def in_thread(function: Callable[[], T], name: str) -> asyncio.Future[T]:
     # An abandoned call's exception is nobody's.
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
+    def settle(setter: Callable[[Any], None], value: Any) -> None:
+        if not future.done():
+            setter(value)
+
     def tell(setter: Callable[[Any], None], value: Any) -> None:
         with suppress(RuntimeError):  # the loop is closed: the process is ending
-            loop.call_soon_threadsafe(lambda: future.done() or setter(value))
+            loop.call_soon_threadsafe(settle, setter, value)
 
     def run() -> None:
         try:

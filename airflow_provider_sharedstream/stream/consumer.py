@@ -61,7 +61,13 @@ class Capabilities:
 
 
 class LaneOwner(Protocol):
-    """What an adapter tells the machine out of turn."""
+    """What an adapter tells the machine out of turn, and may ask it."""
+
+    @property
+    def joins(self) -> int:
+        """How many watchers have joined so far. A source that left a message unmatched (:attr:`Disposition.LEAVE`)
+        delivers it again when there are new ones.
+        """
 
     async def lanes_revoked(self, lanes: frozenset[Hashable], settle_within_seconds: float) -> None:
         """The lanes are about to go, or have gone, to somebody else (a rebalance, a lost session).

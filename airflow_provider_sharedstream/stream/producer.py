@@ -69,6 +69,7 @@ class BrokerStreamProducer(SharedStreamProducer):
         self.consumer = consumer
         self.settings = settings
         self._clock = clock
+        self._cohort = cohort
         self._connects = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._intake_task: asyncio.Task[None] | None = None
@@ -164,7 +165,12 @@ class BrokerStreamProducer(SharedStreamProducer):
         self._claim.drop()
         self.metrics.gauge(metrics.UP, 0)
 
-    # The adapter calls this one.
+    # The adapter calls these two.
+
+    @property
+    def joins(self) -> int:
+        """How many watchers have joined so far."""
+        return 0 if self._cohort is None else self._cohort.changes
 
     async def lanes_revoked(self, lanes: frozenset[Hashable], settle_within_seconds: float) -> None:
         """Settle what is decided, then make void what has arrived on ``lanes``."""

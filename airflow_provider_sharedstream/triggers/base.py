@@ -178,7 +178,12 @@ class BrokerEventTrigger(BaseEventTrigger):
             if (metric := STREAM_COUNTERS.get(name)) is not None:
                 stream_metrics.count(metric, number)
 
-        return MessagePipeline(self.decoder, Matcher(arguments["match"]), apply_function, arguments["on_error"], count)
+        return MessagePipeline(self.decoder, self.matcher, apply_function, arguments["on_error"], count)
+
+    @property
+    def matcher(self) -> Matcher:
+        """Which messages are this watcher's own. For subclasses whose arguments say more about it than ``match``."""
+        return Matcher(self.arguments["match"])
 
     @property
     def decoder(self) -> Decoder:

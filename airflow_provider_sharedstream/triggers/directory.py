@@ -1,0 +1,168 @@
+"""A directory."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from typing_extensions import Unpack
+
+from airflow_provider_sharedstream.brokers.directory import IGNORED, DirectorySharedStreamProducer
+from airflow_provider_sharedstream.messages import Message
+from airflow_provider_sharedstream.messages.match import Matcher
+from airflow_provider_sharedstream.triggers.arguments import (
+    FLAG,
+    REQUIRED,
+    SECONDS,
+    TEXT,
+    TEXT_OR_NONE,
+    Argument,
+    CommonArguments,
+)
+from airflow_provider_sharedstream.triggers.base import BrokerEventTrigger
+
+MOST_CONTENT_BYTES = 1_048_576
+
+
+class DirectoryFileDeleteTrigger(BrokerEventTrigger):
+    """Fires when files appear in a directory, and deletes or archives them.
+
+    A file is taken away only after every watcher that it matches has its event stored. One that is nobody's stays, and
+    is looked at again when it changes or another watcher joins. Each content is a message of its own: a file that
+    changes, or is replaced, is offered anew.
+
+    A message's body says what the file is: ``path``, ``name``, ``size``, ``modified_at``, and ``archived_path`` with an
+    ``archive_directory``. With ``content_up_to_bytes`` the body is the content, and the attributes say it.
+
+    :param directory: absolute path, the same wherever a triggerer may run. Links in it are passed over, as is
+        everything else that isn't a regular file.
+    :param filename: the one name that is this watcher's. Either this or ``pattern``.
+    :param pattern: a shell pattern of names (``*.csv``), capital letters told from small ones; with ``recursive``
+        of paths below the directory, where ``*`` stands for slashes too. Either this or ``filename``.
+    :param poke_interval: seconds from one scan to the next; one scan serves all watchers. Default: 5.
+    :param settle_seconds: a file is taken only when it has looked the same for so long: it may still be written.
+        Default: 5; 0 where files are always moved into the directory complete.
+    :param archive_directory: absolute path of where files go instead of being deleted, each under a name of its own
+        (``orders-5f3a9c1b2d4e6f70.csv``). Default: none.
+    :param rejected_directory: absolute path of where rejected files go, each with its reason beside it in
+        ``<name>.reason.json``. Default: none, and rejected files come again with a growing delay.
+    :param recursive: whether directories inside are looked through too. Default: False.
+    :param ignore: shell patterns of names that are passed over, of files and directories. Default: names of files that
+        are being written, :data:`~airflow_provider_sharedstream.brokers.directory.IGNORED`.
+    :param content_up_to_bytes: carry the content of files up to this size in the message. At most 1 MiB, since every
+        task of the Dag run is sent it. Default: 0, none.
+    :param common: see :class:`~airflow_provider_sharedstream.triggers.arguments.CommonArguments`. ``on_unmatched`` is
+        ``leave`` by default here; ``accept`` and ``dead_letter`` are possible. ``decode`` is for contents.
+    """
+
+    producer_class = DirectorySharedStreamProducer
+    ARGUMENTS = {
+        "directory": Argument(REQUIRED, TEXT),
+        "filename": Argument(None, TEXT_OR_NONE, "filter"),
+        "pattern": Argument(None, TEXT_OR_NONE, "filter"),
+        "poke_interval": Argument(5.0, {"type": "number", "minimum": 0.1, "maximum": 86_400}),
+        "settle_seconds": Argument(5.0, SECONDS),
+        "archive_directory": Argument(None, TEXT_OR_NONE),
+        "rejected_directory": Argument(None, TEXT_OR_NONE),
+        "recursive": Argument(False, FLAG),
+        "ignore": Argument(list(IGNORED), {"type": "array", "items": {"type": "string", "minLength": 1}}),
+        "content_up_to_bytes": Argument(0, {"type": "integer", "minimum": 0, "maximum": MOST_CONTENT_BYTES}),
+        "on_unmatched": Argument("leave", {"enum": ["leave", "accept", "dead_letter"]}, "stream"),
+    }
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        filename: str | None = None,
+        pattern: str | None = None,
+        poke_interval: float = 5.0,
+        settle_seconds: float = 5.0,
+        archive_directory: str | os.PathLike[str] | None = None,
+        rejected_directory: str | os.PathLike[str] | None = None,
+        recursive: bool = False,
+        ignore: Sequence[str] = IGNORED,
+        content_up_to_bytes: int = 0,
+        **common: Unpack[CommonArguments],
+    ) -> None:
+        own: dict[str, Any] = {
+            "directory": _path(directory),
+            "filename": filename,
+            "pattern": pattern,
+            "poke_interval": poke_interval,
+            "settle_seconds": settle_seconds,
+            "archive_directory": _path(archive_directory),
+            "rejected_directory": _path(rejected_directory),
+            "recursive": recursive,
+            "ignore": list(ignore) if isinstance(ignore, tuple) else ignore,
+            "content_up_to_bytes": content_up_to_bytes,
+        }
+        super().__init__(common, **own)
+
+    def check(self) -> Iterator[str]:
+        """Yield what no single argument shows."""
+        given = self.arguments
+        filename, pattern = given["filename"], given["pattern"]
+        if (filename is None) == (pattern is None):
+            came = "neither" if filename is None else f"both, filename={filename!r} and pattern={pattern!r}"
+            yield f"filename, pattern: expected one of the two, got {came}"
+        for name in ("directory", "archive_directory", "rejected_directory"):
+            path = given[name]
+            if path is not None and (not os.path.isabs(path) or "\0" in path):
+                yield f"{name}={path!r}: expected an absolute path, since a triggerer runs elsewhere than this file"
+            if path is not None and name != "directory" and path == given["directory"]:
+                yield f"{name}={path!r}: this is the watched directory itself, so that its files would come again"
+        for name in ("filename", "pattern"):
+            if given[name] is not None:
+                yield from self._never_matches(name, given[name])
+        if given["decode"] not in ("auto", "json") and not given["content_up_to_bytes"]:
+            yield f"decode={given['decode']!r}: there is nothing to decode without content_up_to_bytes"
+
+    def _never_matches(self, argument: str, wanted: str) -> Iterator[str]:
+        if "/" in wanted and not self.arguments["recursive"]:
+            yield f"{argument}={wanted!r}: a slash is in no name; expected a name, or recursive=True"
+        for ignored in self.arguments["ignore"]:
+            if any(fnmatch.fnmatchcase(part, ignored) for part in wanted.split("/")):
+                yield f"{argument}={wanted!r}: ignore has {ignored!r}, which hides it"
+
+    @property
+    def matcher(self) -> Matcher:
+        """Which files are this watcher's own."""
+        return FileMatcher(self.arguments["filename"], self.arguments["pattern"], self.arguments["match"])
+
+
+class FileMatcher(Matcher):
+    """A condition on a file's name, on top of ``match``.
+
+    :param filename: the name; or
+    :param pattern: a shell pattern of it.
+    :param expression: as for :class:`Matcher`.
+    """
+
+    __slots__ = ("_is_name",)
+
+    def __init__(self, filename: str | None, pattern: str | None, expression: Any = None) -> None:
+        super().__init__(expression)
+        text = re.escape(filename) if filename is not None else fnmatch.translate(pattern or "*")
+        self._is_name = re.compile(text).fullmatch
+
+    @property
+    def matches_all(self) -> bool:
+        """Whether there is no condition at all."""
+        return False
+
+    def matches(self, message: Message) -> bool:
+        """Return whether the file is the watcher's own. Never raises."""
+        # Where the body is the content, the attributes say what the file is.
+        about = message.attributes or message.body
+        name = about.get("name") if isinstance(about, Mapping) else None
+        return isinstance(name, str) and self._is_name(name) is not None and super().matches(message)
+
+
+def _path(given: Any) -> Any:
+    """Return a path as text without what doesn't matter, so that equal ones look alike; anything else as it is."""
+    if isinstance(given, os.PathLike):
+        given = os.fspath(given)
+    return os.path.normpath(given) if isinstance(given, str) and given else given
