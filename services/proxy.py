@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+HALF_OPEN_SECONDS = 0.2
+"""How long what is still on its way may take once one side has closed."""
+
 
 class TcpProxy:
     """Passes on what comes to `port`, in a thread of its own. All methods may be called from any thread.
@@ -128,7 +131,12 @@ class TcpProxy:
         up = asyncio.ensure_future(self._pass_on(reader, far_writer, number))
         down = asyncio.ensure_future(self._pass_on(far_reader, writer, None))
         try:
-            await asyncio.gather(up, down)
+            await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
+            # A server may keep its half open for as long as it likes when a client has gone.
+            await asyncio.wait((up, down), timeout=HALF_OPEN_SECONDS)
+            for direction in (up, down):
+                if direction.done():
+                    direction.result()
         finally:
             up.cancel()
             down.cancel()
