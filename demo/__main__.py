@@ -131,8 +131,11 @@ def _send(airflow: Airflow, progress: Progress, inbox: Path) -> None:
     workload.drop(directory, inbox, workload.LAST_FILES)
     say("sent one more for every watcher")
     _watch(airflow, progress, "successful runs for all of it", progress.done)
-    if (left := sorted(file.name for file in inbox.iterdir())) != workload.NOBODYS_FILES:
-        raise DemoFailed(f"in {inbox} are {left}, expected {workload.NOBODYS_FILES}")
+
+    def left() -> list[str]:
+        return sorted(file.name for file in inbox.iterdir())
+
+    airflow.wait_for("end of the files that somebody got", lambda: left() == workload.NOBODYS_FILES)
 
 
 def _watch(airflow: Airflow, progress: Progress, what: str, reached: Callable[[], bool]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, AssetWatcher, CronTriggerTimetable, task
 
-from airflow_provider_sharedstream.messages.events import messages
+from airflow_provider_sharedstream.messages import messages
 from airflow_provider_sharedstream.triggers.sqs import SqsSharedStreamTrigger
 
 log = logging.getLogger(__name__)

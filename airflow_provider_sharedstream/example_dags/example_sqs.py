@@ -12,9 +12,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, AssetWatcher, task
 
-from airflow_provider_sharedstream.messages.events import messages
-from airflow_provider_sharedstream.stream.errors import RejectMessage
-from airflow_provider_sharedstream.stream.message import Message
+from airflow_provider_sharedstream.messages import Message, RejectMessage, messages
 from airflow_provider_sharedstream.triggers.sqs import SqsSharedStreamTrigger
 
 log = logging.getLogger(__name__)
