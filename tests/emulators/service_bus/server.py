@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Mapping
 
 from tests.emulators.service_bus.broker import Broker
@@ -23,10 +24,15 @@ class Server:
     def __init__(self, port: int, keys: Mapping[str, Key]) -> None:
         self.port = port
         self.broker = Broker(keys)
+        self._keeper: socket.socket | None = None
         self._listener: asyncio.Server | None = None
         self._timekeeper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
+        """Raises OSError when the port is taken."""
+        # Bound for as long as the server lives, so that the port stays ours while nobody listens.
+        self._keeper = _bound(self.port)
+        self.port = int(self._keeper.getsockname()[1])
         await self.listen()
         self._timekeeper = asyncio.create_task(self.broker.keep_time())
 
@@ -38,17 +44,25 @@ class Server:
             self._timekeeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._timekeeper
+        if self._keeper is not None:
+            self._keeper.close()
 
     async def listen(self) -> None:
         """Accept connections, on the same port as before."""
         if self._listener is not None:
             return
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(lambda: ClientConnection(self.broker), HOST, self.port)
-        self.port = self._listener.sockets[0].getsockname()[1]
+        self._listener = await loop.create_server(lambda: ClientConnection(self.broker), sock=_bound(self.port))
 
     async def stop_listening(self) -> None:
         """Refuse new connections; open ones stay."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+
+
+def _bound(port: int) -> socket.socket:
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind((HOST, port))
+    return bound
