@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 ENDPOINTS = ("PUBSUB_EMULATOR_HOST", "SHAREDSTREAM_PUBSUB_ENDPOINT")
 """Address of an emulator to use as it is, 127.0.0.1:8085 for example; the first one set counts."""
 
-IMAGE = "gcr.io/google.com/cloudsdktool/google-cloud-cli:528.0.0-emulators"
+IMAGE = "google/cloud-sdk:528.0.0-emulators"
 JARS = "platform/pubsub-emulator/lib/cloud-pubsub-emulator-*-all.jar"
 SDKS = ("/usr/lib/google-cloud-sdk", "/usr/share/google-cloud-sdk", "/opt/google-cloud-sdk", "~/google-cloud-sdk")
 INSTALL = (

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from google.pubsub_v1 import PublisherClient, SubscriberClient
     from google.pubsub_v1.types import ReceivedMessage
 
+CHANNEL_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+"""A message may have 10 MB; gRPC's own limit is 4 MB."""
+
 PUBLISH_BATCH = 1000
 """Messages in one publish request, https://cloud.google.com/pubsub/quotas#resource_limits"""
 
@@ -130,7 +133,8 @@ class PubSubSubscription:
         from google.pubsub_v1 import PublisherClient
         from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
-        return PublisherClient(transport=PublisherGrpcTransport(channel=grpc.insecure_channel(self.endpoint)))
+        channel = grpc.insecure_channel(self.endpoint, options=CHANNEL_OPTIONS)
+        return PublisherClient(transport=PublisherGrpcTransport(channel=channel))
 
     @cached_property
     def subscriber(self) -> SubscriberClient:
@@ -138,4 +142,5 @@ class PubSubSubscription:
         from google.pubsub_v1 import SubscriberClient
         from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
-        return SubscriberClient(transport=SubscriberGrpcTransport(channel=grpc.insecure_channel(self.endpoint)))
+        channel = grpc.insecure_channel(self.endpoint, options=CHANNEL_OPTIONS)
+        return SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))

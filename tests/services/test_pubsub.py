@@ -48,6 +48,13 @@ def test_messages_come_back_whole(server: PubSubServer) -> None:
     assert orders.receive() == []
 
 
+def test_a_large_message_goes_through(server: PubSubServer) -> None:
+    orders = server.create_subscription("large")
+    body = b"x" * 9_000_000
+    orders.send([body])
+    assert [message.message.data == body for message in orders.take()] == [True]
+
+
 def test_what_is_given_back_comes_again_and_at_last_goes_to_the_dead_letters(server: PubSubServer) -> None:
     orders = server.create_subscription("poison", max_delivery_attempts=5)
     orders.send(["poison"])

@@ -59,7 +59,8 @@ class PubSubEmulator:
     def start(self) -> None:
         """Raises RuntimeError when the port is taken."""
         self._threads = ThreadPoolExecutor(THREADS, "pubsub-emulator")
-        server = grpc.server(self._threads, options=[("grpc.so_reuseport", 0)])
+        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)]
+        server = grpc.server(self._threads, options=options)
         server.add_generic_rpc_handlers((*self._unary.handlers(), self._streaming.handler()))
         self.port = server.add_insecure_port(self.endpoint)
         server.start()
