@@ -110,9 +110,11 @@ class KafkaServer:
         server.kill()
 
     def start_node(self, node: int) -> None:
-        """Start one that was stopped or killed, and wait until it answers."""
-        cluster = self._cluster()
-        cluster.nodes[node].process.start()
+        """Start one that was stopped or killed, and wait until it answers.
+
+        One that was killed is let in again when the others have given it up, four seconds after its end.
+        """
+        self._cluster().nodes[node].process.start()
 
     def stop_node(self, node: int) -> None:
         """An orderly end: the node gives its partitions and groups away first."""
@@ -125,6 +127,11 @@ class KafkaServer:
     def move_leader(self, topic: str, partition: int, to: int) -> None:
         """Let node `to` lead the partition, by an election; `topic` has a replica on every node."""
         self._cluster().move_leader(topic, partition, to)
+
+    def fill(self, topic: str, records: int, *, value_bytes: int) -> None:
+        """Write records without keys, of random letters, spread over the partitions: some 150,000 a second."""
+        amount = ["--num-records", str(records), "--record-size", str(value_bytes), "--throughput", "-1"]
+        self._cluster().tool("ProducerPerformance", "--topic", topic, *amount)
 
     def permit(self, user: str, *, topic: str | None = None, group: str | None = None) -> None:
         """Let `user` do everything with the topic or the group, and from then on only those who were permitted to.
