@@ -16,6 +16,7 @@ from airflow_provider_sharedstream.stream.waiting import wait_until_set
 
 log = logging.getLogger(__name__)
 
+SAY_EVERY_SECONDS = 30.0
 HALF_LIFE = 0.5
 JITTER = 0.1
 """Renewals are spread over a tenth of the lease, so that a thousand leases of one moment don't fall due at once."""
@@ -47,6 +48,8 @@ class LeaseKeeper:
         self._clock = clock
         self._renew_at: dict[Delivery, float] = {}
         self._changed = asyncio.Event()
+        self._unsaid = 0
+        self._said_at = float("-inf")
         self.paused = False
         """Set in tests: leases run out."""
 
@@ -131,4 +134,15 @@ class LeaseKeeper:
         delivery.lease_lost = True
         self._renew_at.pop(delivery, None)
         self._metrics.count(metrics.LEASES_LOST)
-        log.warning("The lease of %s is lost: %s. It isn't settled and will be delivered again.", delivery.id, why)
+        self._unsaid += 1
+        now = self._clock()
+        if now - self._said_at >= SAY_EVERY_SECONDS:
+            # Leases are lost by the hundred when a server is away for a minute.
+            log.warning(
+                "Leases lost: %d; the latest, of %s, since %s. What isn't settled will be delivered again.",
+                self._unsaid,
+                delivery.id,
+                why,
+            )
+            self._unsaid = 0
+            self._said_at = now

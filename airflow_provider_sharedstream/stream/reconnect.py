@@ -47,7 +47,7 @@ class Patience:
     would not.
     """
 
-    def __init__(self, *, longest_seconds: float = 60.0, fatal_longest_seconds: float = 300.0) -> None:
+    def __init__(self, *, longest_seconds: float = 30.0, fatal_longest_seconds: float = 300.0) -> None:
         self.transient = Backoff(1.0, longest_seconds)
         self.fatal = Backoff(30.0, fatal_longest_seconds, jitter=lambda: 0.5 + random.random() / 2)
 

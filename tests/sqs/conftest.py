@@ -43,5 +43,5 @@ class Sqs:
 def sqs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sqs]:
     with SqsServer(tmp_path_factory.mktemp("sqs")) as server, SqsProxy(server.port) as proxy:
         os.environ[f"AIRFLOW_CONN_{Sqs.conn_id.upper()}"] = server.connection(proxy.endpoint_url)
-        print(f"\nSQS tests run on {server.taken}")  # noqa: T201
+        print(f"\nSQS tests run on {server.taken}")
         yield Sqs(server, proxy)
