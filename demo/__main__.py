@@ -26,7 +26,7 @@ from services.airflow import Airflow
 from services.sqs import CHECKOUT, SqsServer
 from services.sqs_queue import SqsQueue
 
-HOME = CHECKOUT / ".local" / "demo"
+HOME = Path(os.environ.get("SHAREDSTREAM_DEMO_HOME", CHECKOUT / ".local" / "demo"))
 EXAMPLES = ("example_sqs.py", "example_directory.py", "example_scheduling.py")
 LIMIT_SECONDS = 420.0
 """For each of: Dags parsed and watched, burst stored, all done. Usually a minute together."""
@@ -46,7 +46,8 @@ def say(text: str) -> None:
 
 def main() -> int:
     signal.signal(signal.SIGTERM, _end)
-    shutil.rmtree(HOME, ignore_errors=True)
+    for earlier in ("airflow", "dags", "inbox", "sqs"):
+        shutil.rmtree(HOME / earlier, ignore_errors=True)
     try:
         with SqsServer(HOME / "sqs") as sqs:
             say(f"SQS: {sqs.taken}, at {sqs.endpoint_url}")
