@@ -74,6 +74,7 @@ def test_the_client_library_outlives_streams_that_end_all_the_time(
     assert wait_until(lambda: emulator.depth(orders.path).total == 0, limit_seconds=30)
 
 
+@pytest.mark.slow
 def test_messages_and_port_outlive_a_restart(emulator: PubSubEmulator, make: Make, subscribe: Subscribe) -> None:
     orders = make()
     messages = subscribe(orders)
