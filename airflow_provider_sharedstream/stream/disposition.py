@@ -114,7 +114,7 @@ class DispositionPolicy:
         if rejections and (self.reject_quorum == "any" or not matched):
             watchers = [watcher for watcher, _ in rejections]
             return self._apply(self.on_reject, delivery, rejections[0][1], watchers)
-        if outcome.rejected and (self.reject_quorum == "any" or not outcome.acked):
+        if outcome.rejected and (self.reject_quorum == "any" or not matched):
             return self._apply(self.on_reject, delivery, "a watcher rejected the batch", [])
         if matched:
             return Disposition.ACCEPT
