@@ -57,6 +57,7 @@ class Intake:
         self._metrics = stream_metrics
         self._patience = Patience()
         self._workers: set[asyncio.Task[None]] = set()
+        self._receiving = 0
         self._pause_until = 0.0
 
     def pause(self, seconds: float) -> None:
@@ -96,6 +97,7 @@ class Intake:
                 worker.result()
 
     def _start_worker(self) -> None:
+        self._receiving += 1
         self._workers.add(asyncio.create_task(self._work(), name="sharedstream-receive"))
 
     async def _work(self) -> None:
@@ -118,9 +120,11 @@ class Intake:
                 log.info("%s of %s is received from again", self._consumer.stream, self._consumer.source)
                 self._patience.reset()
             self._metrics.gauge(metrics.UP, 1)
-            if count >= limits.receive_batch and len(self._workers) < limits.parallel_receives:
+            if count >= limits.receive_batch and self._receiving < limits.parallel_receives:
                 self._start_worker()
-            elif count < limits.receive_batch and len(self._workers) > 1:
+            elif count < limits.receive_batch and self._receiving > 1:
+                # Counted down here, in the same breath: two of two workers must not both be one too many.
+                self._receiving -= 1
                 return
 
     async def _wait_for_permission(self) -> None:
@@ -137,6 +141,7 @@ class Intake:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
         self._workers.clear()
+        self._receiving = 0
 
     async def _close_quietly(self) -> None:
         try:
