@@ -13,6 +13,8 @@ from typing import Any, Literal, NamedTuple
 from jsonschema import Draft202012Validator
 from typing_extensions import TypedDict
 
+from airflow_provider_sharedstream.messages.limits import MAX_PAYLOAD_BYTES
+
 Schema = Mapping[str, Any]
 
 TEXT: Schema = {"type": "string", "minLength": 1}
@@ -46,10 +48,16 @@ class CommonArguments(TypedDict, total=False):
     - ``match``: which messages are its own: a JMESPath expression over ``{body, headers, key, attributes}``, or a dict
       such as ``{"body.region": "eu", "headers.type": ["order", "refund"]}``. Default: all.
     - ``apply_function``: dotted path of a function, sync or async, called with each :class:`Message` that matches. It
-      returns None to skip it, a replacement for the body to emit it, or raises ``RejectMessage(reason)``. Default: none.
+      returns None to skip it, a replacement for the body to emit it, or raises ``RejectMessage(reason)``. Default:
+      none.
     - ``apply_timeout_seconds``: how long it may take for one message. Default: 30.
     - ``decode``: ``auto`` (default), ``json``, ``text``, ``bytes``, or the dotted path of a callable that takes the
       bytes and the headers and returns the body.
+    - ``unwrap``: names of envelopes to take off, outermost first, such as ``["sns", "s3"]``. Default: none.
+    - ``max_payload_bytes``: how large one event may be, as JSON: all triggering events travel with every task start.
+      Default: 65,536; None: no limit.
+    - ``on_oversize``: what happens to a message that is larger by itself: ``split`` (default) gives it an event of its
+      own, ``omit`` leaves its body out, ``reject`` refuses it.
     - ``on_error``: what happens to a message that a decoder asked for by name can't decode, or on which
       ``apply_function`` raises or runs out of time: ``reject`` (default), ``skip``, ``release``.
 
@@ -70,6 +78,9 @@ class CommonArguments(TypedDict, total=False):
     apply_function: str | None
     apply_timeout_seconds: float
     decode: str
+    unwrap: str | list[str]
+    max_payload_bytes: int | None
+    on_oversize: Literal["split", "omit", "reject"]
     on_error: Literal["reject", "skip", "release"]
     on_reject: Literal["dead_letter", "accept", "release"]
     reject_quorum: Literal["any", "all"]
@@ -87,11 +98,10 @@ COMMON: Mapping[str, Argument] = {
     "match": Argument(None, {"type": ["string", "object", "null"]}, "filter"),
     "apply_function": Argument(None, DOTTED_PATH, "filter"),
     "apply_timeout_seconds": Argument(30.0, {"type": "number", "exclusiveMinimum": 0, "maximum": 240}, "filter"),
-    "decode": Argument(
-        "auto",
-        {"anyOf": [{"enum": ["auto", "json", "text", "bytes"]}, {"type": "string", "pattern": DOTTED_PATH["pattern"]}]},
-        "filter",
-    ),
+    "decode": Argument("auto", TEXT, "filter"),
+    "unwrap": Argument([], {"type": ["string", "array"], "items": {"type": "string"}}, "filter"),
+    "max_payload_bytes": Argument(MAX_PAYLOAD_BYTES, {"type": ["integer", "null"], "minimum": 1024}, "filter"),
+    "on_oversize": Argument("split", {"enum": ["split", "omit", "reject"]}, "filter"),
     "on_error": Argument("reject", {"enum": ["reject", "skip", "release"]}, "filter"),
     "on_reject": Argument("dead_letter", {"enum": ["dead_letter", "accept", "release"]}, "stream"),
     "reject_quorum": Argument("any", {"enum": ["any", "all"]}, "stream"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -79,10 +80,11 @@ class BrokerEventTrigger(BaseEventTrigger):
         found = list(mistakes(self.allowed_arguments(), {**self.arguments, **unknown}))
         if not found:
             found = list(self.check())
-        try:
-            Matcher(self.arguments["match"])
-        except InvalidArgument as error:
-            found.append(str(error))
+        for build in (lambda: self.decoder, lambda: Matcher(self.arguments["match"])):
+            try:
+                build()
+            except InvalidArgument as error:
+                found.append(str(error))
         if found:
             raise InvalidArgument(f"{type(self).__name__}: " + "; ".join(dict.fromkeys(found)))
 
@@ -124,16 +126,21 @@ class BrokerEventTrigger(BaseEventTrigger):
         )
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-        """Yield at most one event per batch, with the messages that are this watcher's own."""
-        pipeline = None if self.trouble() else self.pipeline()
+        """Yield an event per batch, with the messages that are this watcher's own; several where one is too large."""
+        if self.unknown_arguments:
+            names = ", ".join(self.unknown_arguments)
+            log.warning("%s: arguments unknown to this version are ignored: %s", self.watcher_name, names)
+        found: Counter[str] = Counter()
+        pipeline = None if self.trouble() else self.pipeline(found)
         batch: WatchedBatch
         async for batch in shared_stream:
             if pipeline is None:
                 for delivery in batch.deliveries:
                     batch.receipt.fail(delivery)
                 continue
-            if found := await pipeline.messages_for(batch.deliveries, batch.receipt):
-                yield MessagesEvent(payload=event_payload(batch.source, batch.stream, found))
+            for group in await pipeline.groups_for(batch.deliveries, batch.receipt):
+                yield MessagesEvent(payload=event_payload(batch.source, batch.stream, group))
+            _report(batch, found)
 
     filter_shared_stream = watched(filter_shared_stream)
 
@@ -165,20 +172,30 @@ class BrokerEventTrigger(BaseEventTrigger):
             return str(error)
         return None
 
-    def pipeline(self) -> MessagePipeline:
-        """Build this watcher's way from deliveries to messages."""
+    def pipeline(self, found: Counter[str] | None = None) -> MessagePipeline:
+        """Build this watcher's way from deliveries to messages.
+
+        :param found: counts what was found, by the names of ``messages.pipeline.COUNTS``.
+        """
         arguments = self.arguments
         path = arguments["apply_function"]
         apply_function = None
         if path is not None:
             apply_function = ApplyFunction(path, timeout_seconds=arguments["apply_timeout_seconds"])
-        stream_metrics = StreamMetrics(self.producer_class.__name__, "")
+        counts = Counter[str]() if found is None else found
 
         def count(name: str, number: int) -> None:
-            if (metric := STREAM_COUNTERS.get(name)) is not None:
-                stream_metrics.count(metric, number)
+            counts[name] += number
 
-        return MessagePipeline(self.decoder, self.matcher, apply_function, arguments["on_error"], count)
+        return MessagePipeline(
+            self.decoder,
+            self.matcher,
+            apply_function,
+            arguments["on_error"],
+            count,
+            arguments["max_payload_bytes"],
+            arguments["on_oversize"],
+        )
 
     @property
     def matcher(self) -> Matcher:
@@ -188,7 +205,7 @@ class BrokerEventTrigger(BaseEventTrigger):
     @property
     def decoder(self) -> Decoder:
         """How this watcher wants bodies decoded."""
-        return Decoder(self.arguments["decode"])
+        return Decoder(self.arguments["decode"], self.arguments["unwrap"])
 
     @property
     def watcher_name(self) -> str:
@@ -207,6 +224,15 @@ class BrokerEventTrigger(BaseEventTrigger):
             subscriber_queue_size=conf.getint("triggerer", "shared_stream_subscriber_queue_size"),
             join_grace_seconds=conf.getfloat("sharedstream", "join_grace_seconds", fallback=3.0),
         )
+
+
+def _report(batch: WatchedBatch, found: Counter[str]) -> None:
+    """Put what was found in ``batch`` into the metrics, and begin anew."""
+    if worth_counting := {name: number for name, number in found.items() if name in STREAM_COUNTERS}:
+        stream_metrics = StreamMetrics(batch.source, batch.stream)
+        for name, number in worth_counting.items():
+            stream_metrics.count(STREAM_COUNTERS[name], number)
+    found.clear()
 
 
 def _plain(value: Any) -> Any:

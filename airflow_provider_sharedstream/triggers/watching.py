@@ -85,11 +85,12 @@ class WatchedStream:
     def __init__(self, shared_stream: AsyncIterator[Any], trigger: BrokerEventTrigger) -> None:
         self._batches = shared_stream
         self._watcher = trigger.watcher_name
-        self._decoder = trigger.decoder
         self._current: WatchedBatch | None = None
         # The trigger has to hold on to its cohort: the registry doesn't.
         self._cohort = cohort_of(trigger.shared_stream_key())
-        self._token = self._cohort.join(self._watcher, trigger.trouble())
+        trouble = trigger.trouble()
+        self._decoder = trigger.decoder if trouble is None else Decoder()
+        self._token = self._cohort.join(self._watcher, trouble)
 
     def __aiter__(self) -> WatchedStream:
         return self
