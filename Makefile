@@ -6,6 +6,9 @@ SHELL := bash
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
+# Most tests wait for a broker, so more run at once than there are cores; a file's tests stay together, with their servers.
+WORKERS ?= 4
+PARALLEL = -n $(WORKERS) --dist loadfile
 VENV := .venv
 AMAZON := .venv-amazon
 MINISTACK := .venv-ministack
@@ -54,12 +57,12 @@ test: test-main test-amazon ## every test; ARGS='-k lanes' goes to pytest
 test-main: $(VENV)/.made $(VENV)/.servicebus-emulator $(MINISTACK)/.made ## the tests in .venv
 	@mkdir -p $(REPORTS)
 	@echo "==> tests in $(VENV)"
-	@$(BIN)/python -m pytest --junit-xml=$(REPORTS)/main.xml $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) --junit-xml=$(REPORTS)/main.xml $(ARGS)
 
 test-amazon: $(AMAZON)/.made $(MINISTACK)/.made ## tests/sqs once more, beside the official Amazon provider
 	@mkdir -p $(REPORTS)
 	@echo "==> tests/sqs in $(AMAZON)"
-	@$(AMAZON)/bin/python -m pytest tests/sqs --junit-xml=$(REPORTS)/amazon.xml $(ARGS)
+	@$(AMAZON)/bin/python -m pytest tests/sqs -m "not slow" --junit-xml=$(REPORTS)/amazon.xml $(ARGS)
 
 .PHONY: lint format types docs bench
 lint: $(VENV)/.made ## ruff and the import contracts
