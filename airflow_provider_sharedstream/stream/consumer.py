@@ -48,6 +48,9 @@ class Capabilities:
     :param delayed_release: the broker itself waits for ``release_delay_seconds``; else the machine does.
     :param native_dead_letter: settling with DEAD_LETTER is durable by itself; else the machine stores a copy first.
     :param delivery_count: the broker counts deliveries; else the machine does, in memory.
+    :param dead_letters_releases: the broker itself dead-letters what was released too often, without our reason
+        (a Pub/Sub subscription's policy). What is rejected without a :attr:`BrokerConsumer.dead_letter_place` is
+        released until it does.
     :param durable_handles: a delivery may be settled after a reconnect. Where not, a reconnect ends its epoch.
     """
 
@@ -56,6 +59,7 @@ class Capabilities:
     stragglers: bool = False
     delayed_release: bool = True
     native_dead_letter: bool = False
+    dead_letters_releases: bool = False
     delivery_count: bool = True
     durable_handles: bool = True
 
@@ -68,6 +72,14 @@ class LaneOwner(Protocol):
         """How many watchers have joined so far. A source that left a message unmatched (:attr:`Disposition.LEAVE`)
         delivers it again when there are new ones.
         """
+
+    @property
+    def max_in_flight(self) -> int:
+        """Most messages received and not settled: what a broker that pushes may send ahead."""
+
+    @property
+    def max_in_flight_bytes(self) -> int:
+        """No further receive while those messages hold more bytes than this."""
 
     async def lanes_revoked(self, lanes: frozenset[Hashable], settle_within_seconds: float) -> None:
         """The lanes are about to go, or have gone, to somebody else (a rebalance, a lost session).
@@ -104,7 +116,7 @@ class BrokerConsumer(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the broker does by itself. Only ``delivery_count`` and ``native_dead_letter`` may change by
+        """What the broker does by itself. Only what concerns dead letters and ``delivery_count`` may change by
         :meth:`connect`.
         """
 
