@@ -84,7 +84,7 @@ class ServiceBusServer:
             self._containers.stop()
 
     def restart(self) -> None:
-        """Every connection ends, and the port is closed for a moment; ServiceUnavailable for a namespace that was given."""
+        """Every connection ends, and the port closes for a moment; ServiceUnavailable for a given namespace."""
         if self._control is not None:
             self._control.go_down()
             self._control.come_up()

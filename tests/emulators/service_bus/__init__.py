@@ -12,7 +12,7 @@ Read it in this order::
     broker.py       all of that together, with what is to go wrong and what was counted
     links.py        messaging.py, requests.py, management.py: what a client can attach to
     connection.py   bytes to AMQP (by proton) to links and back
-    server.py       the socket
+    server.py       the socket; websocket.py: another entrance
     control.py      what a test can order; orders.py carries it out
     emulator.py     the whole in a thread; __main__.py: in a process
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from tests.emulators.service_bus.tokens import Key, KeyRing
 
 if TYPE_CHECKING:
     from tests.emulators.service_bus.connection import ClientConnection
+
+log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 0.05
 TICK_SECONDS = 1.0
@@ -78,7 +81,10 @@ class Broker:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             for queue in self.namespace.queues():
-                queue.sweep()
+                try:
+                    queue.sweep()
+                except Exception:
+                    log.exception("time stands still in %s", queue.path)
             if loop.time() >= next_tick:
                 next_tick = loop.time() + TICK_SECONDS
                 for connection in list(self.connections):

@@ -92,10 +92,13 @@ class ClientConnection(asyncio.Protocol):
             link.stop()
 
     def close_link(self, link: Link, refusal: Refusal) -> None:
-        """Detach a link with an error."""
+        """Detach a link with an error; refuse it, where it still waits for a session."""
         self.forget(link)
-        link.amqp.condition = condition(refusal)
-        link.amqp.close()
+        if link.amqp.state & Endpoint.LOCAL_ACTIVE:
+            link.amqp.condition = condition(refusal)
+            link.amqp.close()
+        else:
+            refuse(link.amqp, refusal)
         self.flush_soon()
 
     def tick(self) -> None:
@@ -208,6 +211,9 @@ class ClientConnection(asyncio.Protocol):
         except Exception as error:
             log.exception("%s on %s", type(link).__name__, link.path)
             self.close_link(link, internal_error(error))
+        # Makes frames of what there is. Later, proton would tell several outcomes in one frame; the service does not,
+        # and the SDK reads a frame for each outcome that it waits for.
+        self._transport.pending()
 
     def _link_for(self, amqp: AmqpLink) -> Link:
         # proton's sender is this side's: the client's receiver.

@@ -89,6 +89,12 @@ class Control(abc.ABC):
         """Accept this text as a directory's token. All others are refused."""
         self.order("add_bearer", token=token, rights=sorted(rights))
 
+    # Entrances
+
+    def open_websocket(self) -> int:
+        """Serve AMQP over WebSocket, too, on a free port; returns it, for the SDK's ``custom_endpoint_address``."""
+        return int(self.order("open_websocket"))
+
     # Faults
 
     def drop_connections(self) -> int:
@@ -119,7 +125,7 @@ class Control(abc.ABC):
         self.order("fail_settlements", count=count, condition=condition)
 
     def lose_settlement_replies(self, count: int) -> None:
-        """Carry out the next settlements, but cut the connection instead of answering."""
+        """Carry out the next settlements on receivers' links, but cut the connection instead of answering."""
         self.order("lose_settlement_replies", count=count)
 
     # What there is

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from proton import Delivery, symbol
 from proton import Link as AmqpLink
 
+from tests.emulators.service_bus.broker import Faults
 from tests.emulators.service_bus.content import contents, milliseconds, owned
-from tests.emulators.service_bus.links import MAX_MESSAGE_BYTES, Link, condition, new_delivery, read, refuse
+from tests.emulators.service_bus.links import MAX_MESSAGE_BYTES, Link, condition, new_delivery, read
 from tests.emulators.service_bus.refusals import (
     Refusal,
     invalid_request,
@@ -167,28 +168,27 @@ class Receiver(Link):
 
     def delivery(self, delivery: Delivery) -> None:
         """The client chose an outcome; the answer is the same outcome, or a rejection that says why not."""
-        outcome = delivery.remote_state
-        if not delivery.updated or (outcome not in _SETTLEMENTS and not delivery.settled):
+        if not delivery.updated:
             return
-        reply = outcome
-        try:
-            if outcome in _SETTLEMENTS:
-                self._settle(delivery, _SETTLEMENTS[outcome])
-        except Refusal as refusal:
-            reply = Delivery.REJECTED
-            delivery.local.condition = condition(refusal)
-        if self.broker.faults.lose_reply():
-            self.connection.abort()
+        reply = delivery.remote_state
+        if reply in _SETTLEMENTS:
+            # What gives back undelivered messages when a receiver closes is none that a test would want to fail.
+            faults = self.broker.faults if reply != Delivery.RELEASED else Faults()
+            try:
+                faults.check_settlement()
+                _SETTLEMENTS[reply](self, delivery.lock_token, delivery)
+                self.broker.counters.settled += 1
+            except Refusal as refusal:
+                reply = Delivery.REJECTED
+                delivery.local.condition = condition(refusal)
+            else:
+                if faults.lose_reply():
+                    self.connection.abort()
+                    return
+        elif not delivery.settled:
             return
         delivery.update(reply)
         delivery.settle()
-
-    def _settle(self, delivery: Delivery, settle: Callable[[Receiver, uuid.UUID, Delivery], None]) -> None:
-        # What gives back undelivered messages when a receiver closes is no settlement that a test would want to fail.
-        if delivery.remote_state != Delivery.RELEASED:
-            self.broker.faults.check_settlement()
-        settle(self, delivery.lock_token, delivery)
-        self.broker.counters.settled += 1
 
     def _complete(self, token: uuid.UUID, _: Delivery) -> None:
         self.queue.complete(token)
@@ -216,9 +216,7 @@ class Receiver(Link):
         self.connection.flush_soon()
 
     def _refuse(self, refusal: Refusal) -> None:
-        self.connection.forget(self)
-        refuse(self.amqp, refusal)
-        self.connection.flush_soon()
+        self.connection.close_link(self, refusal)
 
 
 _SETTLEMENTS: dict[Any, Callable[[Receiver, uuid.UUID, Delivery], None]] = {

@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterator
 
 from tests.emulators.service_bus.content import Content
 from tests.emulators.service_bus.queues import DEAD_LETTER_SUFFIX, Queue
-from tests.emulators.service_bus.refusals import entity_exists, entity_not_found, topic_is_no_source
+from tests.emulators.service_bus.refusals import (
+    dead_letter_queue_is_no_target,
+    entity_exists,
+    entity_not_found,
+    topic_is_no_source,
+)
 from tests.emulators.service_bus.sessions import SessionQueue
 from tests.emulators.service_bus.stored import QueueOptions
 
@@ -70,7 +75,7 @@ class Namespace:
 
     def delete(self, path: str) -> list[str]:
         """Delete a queue, subscription or topic; returns its path and those of what went with it, in lower case."""
-        self.check(path)
+        self.entity(path)
         path = path.lower()
         topic = self._topics.pop(path, None)
         gone = [path] + [subscription.path.lower() for subscription in topic.subscriptions] if topic else [path]
@@ -99,8 +104,10 @@ class Namespace:
 
     def target(self, path: str) -> Queue | Topic:
         """What can be sent to at that path; raises Refusal."""
-        return self._topics.get(path.lower()) or self.source(path)
+        if path.lower().endswith(DEAD_LETTER_SUFFIX.lower()):
+            raise dead_letter_queue_is_no_target(path)
+        return self.entity(path)
 
-    def check(self, path: str) -> None:
-        """Raises Refusal when nothing is at that path."""
-        self.target(path)
+    def entity(self, path: str) -> Queue | Topic:
+        """Whatever is at that path; raises Refusal where nothing is."""
+        return self._topics.get(path.lower()) or self.source(path)

@@ -69,6 +69,9 @@ class Orders:
     async def come_up(self) -> None:
         await self._server.listen()
 
+    async def open_websocket(self) -> int:
+        return await self._server.open_websocket()
+
     async def detach_links(self, path: str | None) -> int:
         links = [link for link in self._links() if path is None or link.path == path.lower()]
         for link in links:

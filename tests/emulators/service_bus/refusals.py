@@ -132,6 +132,10 @@ def topic_is_no_source(path: str) -> Refusal:
     )
 
 
+def dead_letter_queue_is_no_target(path: str) -> Refusal:
+    return Refusal("amqp:not-allowed", f"'{path}' is a dead-letter queue: nothing can be sent to it.")
+
+
 def not_implemented(operation: str) -> Refusal:
     return Refusal("amqp:not-implemented", f"The emulator does not know the operation '{operation}'.", 501)
 

@@ -92,7 +92,7 @@ class CbsRequests(Requests):
         grant = self.broker.keys.check(_text(request.body), audience)
         path = entity_path(audience)
         if path:
-            self.broker.namespace.check(path)
+            self.broker.namespace.entity(path)
         self.connection.grants.append(grant)
 
 
@@ -101,7 +101,7 @@ class ManagementRequests(Requests):
         super().__init__(connection, amqp, path)
         self._entity_path = path.removesuffix(MANAGEMENT_SUFFIX)
         connection.authorize(None, self._entity_path)
-        self._management = Management(self.broker, self.broker.namespace.target(self._entity_path))
+        self._management = Management(self.broker, self.broker.namespace.entity(self._entity_path))
 
     def answer(self, request: AmqpMessage) -> AmqpMessage:
         asked: dict[str, Any] = request.properties or {}

@@ -1,4 +1,4 @@
-"""The socket, and the time that passes."""
+"""The sockets, and the time that passes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tests.emulators.service_bus.broker import Broker
 from tests.emulators.service_bus.connection import ClientConnection
 from tests.emulators.service_bus.tokens import Key
+
+if TYPE_CHECKING:
+    from tests.emulators.service_bus.websocket import WebSocketEntrance
 
 HOST = "127.0.0.1"
 
@@ -26,6 +30,7 @@ class Server:
         self.broker = Broker(keys)
         self._keeper: socket.socket | None = None
         self._listener: asyncio.Server | None = None
+        self._entrances: list[WebSocketEntrance] = []
         self._timekeeper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -40,12 +45,23 @@ class Server:
         await self.stop_listening()
         for connection in list(self.broker.connections):
             connection.abort()
+        for entrance in self._entrances:
+            await entrance.close()
         if self._timekeeper is not None:
             self._timekeeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._timekeeper
         if self._keeper is not None:
             self._keeper.close()
+
+    async def open_websocket(self) -> int:
+        """Serve AMQP over WebSocket, too; returns the port. It stays open when the other one is closed."""
+        # Imported where it is wanted: hardly any test does.
+        from tests.emulators.service_bus.websocket import WebSocketEntrance
+
+        entrance = WebSocketEntrance(self.broker)
+        self._entrances.append(entrance)
+        return await entrance.open(HOST)
 
     async def listen(self) -> None:
         """Accept connections, on the same port as before."""

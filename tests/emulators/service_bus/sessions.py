@@ -94,9 +94,6 @@ class SessionQueue(Queue):
     def renew_session(self, session_id: str) -> float:
         session = self._held_session(session_id)
         session.locked_until = self.clock() + self.options.lock_seconds
-        for message in self._locked.values():
-            if message.content.session_id == session_id and message.lock is not None:
-                message.lock.until = session.locked_until
         return session.locked_until
 
     def session_state(self, session_id: str) -> bytes | None:

@@ -10,7 +10,6 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import (
     MessageLockLostError,
     ServiceBusConnectionError,
-    ServiceBusError,
     ServiceBusServerBusyError,
 )
 
@@ -123,14 +122,17 @@ async def test_a_settlement_can_fail_with_any_condition(
 async def test_a_settlement_whose_answer_is_lost_was_carried_out(
     client: ServiceBusClient, queue: str, emulator: ServiceBusEmulator
 ) -> None:
-    await send(client, queue, "a")
+    await send(client, queue, "refused", "unanswered")
     async with client.get_queue_receiver(queue) as receiver:
-        message = await receive_one(receiver)
+        refused, unanswered = await receive(receiver, 2)
         emulator.lose_settlement_replies(1)
-        with pytest.raises(ServiceBusError):
-            await receiver.complete_message(message)
+        emulator.fail_settlements(1)
+        with pytest.raises(ServiceBusServerBusyError):
+            await receiver.complete_message(refused)
+        with pytest.raises(ServiceBusConnectionError):
+            await receiver.complete_message(unanswered)
     counts = emulator.counts(queue)
-    assert (counts.active, counts.locked) == (0, 0)
+    assert (counts.active, counts.locked) == (0, 1)
 
 
 async def test_idle_links_are_detached_and_their_connections_stay(

@@ -14,6 +14,7 @@ from azure.servicebus import (
     ServiceBusMessageState,
     ServiceBusReceiveMode,
     ServiceBusSubQueue,
+    TransportType,
 )
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
@@ -193,6 +194,25 @@ async def test_receivers_that_wait_get_equal_shares(
     async with client.get_queue_receiver(queue) as first, client.get_queue_receiver(queue) as second:
         *shares, _ = await asyncio.gather(receive(first, 5), receive(second, 5), send_when_both_wait())
     assert sorted(int(text(message)) for share in shares for message in share) == list(range(10))
+
+
+async def test_websockets_are_an_entrance_too(emulator: ServiceBusEmulator, queue: str) -> None:
+    port = emulator.open_websocket()
+    async with ServiceBusClient.from_connection_string(
+        emulator.connection_string(),
+        transport_type=TransportType.AmqpOverWebsocket,
+        custom_endpoint_address=f"sb://127.0.0.1:{port}",
+        retry_total=0,
+    ) as client:
+        before = emulator.statistics()
+        await send(client, queue, "a", "b")
+        async with client.get_queue_receiver(queue) as receiver:
+            for message in await receive(receiver, 2):
+                await receiver.complete_message(message)
+            assert emulator.drop_connections() > 0
+    now = emulator.statistics()
+    assert (now.delivered - before.delivered, now.settled - before.settled) == (2, 2)
+    assert await eventually(lambda: emulator.statistics().connections == 0)
 
 
 def _plain(value: Any) -> Any:

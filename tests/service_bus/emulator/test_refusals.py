@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -167,6 +168,11 @@ async def test_a_topic_cannot_be_received_from(client: ServiceBusClient, emulato
         await sender.send_messages(ServiceBusMessage("for nobody"))
 
 
+async def test_nothing_can_be_sent_to_a_dead_letter_queue(client: ServiceBusClient, queue: str) -> None:
+    with pytest.raises(ServiceBusError, match="is a dead-letter queue"):
+        await send(client, f"{queue}/$DeadLetterQueue", "a")
+
+
 async def test_an_entity_with_sessions_wants_a_session_receiver(client: ServiceBusClient, session_queue: str) -> None:
     with pytest.raises(ServiceBusError, match="entity that requires sessions to create a non-sessionful") as caught:
         await open_and_close(client.get_queue_receiver(session_queue))
@@ -178,6 +184,16 @@ async def test_an_entity_without_sessions_wants_none(client: ServiceBusClient, q
     with pytest.raises(ServiceBusError, match="sessionful message receiver cannot be created") as caught:
         await open_and_close(client.get_queue_receiver(queue, session_id=session))  # type: ignore[arg-type]
     assert "amqp:not-allowed" in str(caught.value)
+
+
+async def test_a_receiver_that_waits_for_a_session_can_be_detached(
+    client: ServiceBusClient, session_queue: str, emulator: ServiceBusEmulator
+) -> None:
+    waiting = client.get_queue_receiver(session_queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=30)
+    opening = asyncio.create_task(waiting.__aenter__())
+    assert await eventually(lambda: emulator.detach_links(session_queue) == 1)
+    with pytest.raises(ServiceBusError, match="IdleTimerExpired"):
+        await opening
 
 
 async def test_entities_are_made_once(emulator: ServiceBusEmulator, queue: str) -> None:

@@ -112,6 +112,7 @@ async def test_a_dead_letter_says_why_and_keeps_what_it_had(client: ServiceBusCl
         dead = await receive_one(receiver)
         assert (dead.dead_letter_reason, dead.dead_letter_error_description) == ("bad", "very bad")
         assert (text(dead), dead.message_id, dead.application_properties[b"kind"]) == ("a", "m", b"order")
+        assert await receiver.renew_message_lock(dead) > datetime.now(timezone.utc)
         await receiver.complete_message(dead)
         assert await nothing_comes(receiver)
 
