@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from airflow_provider_sharedstream.messages.bodies import Decoded, short_text
 from airflow_provider_sharedstream.messages.callables import is_async, resolve
 from airflow_provider_sharedstream.messages.content_type import NOTHING_DECLARED, Declared, declared_by
 from airflow_provider_sharedstream.messages.payload import base64_text, described, storable, visible_text
+from airflow_provider_sharedstream.messages.registry import DEFAULT_CONNECTION, registry_of
 from airflow_provider_sharedstream.messages.unwrap import check_names, unwrapped
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.errors import InvalidArgument, UndecodableMessage
@@ -31,6 +32,9 @@ _WAYS = {
 }
 
 
+_REGISTRY = "schema_registry"
+
+
 class _Failure(NamedTuple):
     """What is kept of a failure, so that the next watcher doesn't run into it again."""
 
@@ -44,18 +48,23 @@ class Decoder:
         base64 with the attribute ``body_encoding``. ``json``, ``text`` and ``bytes`` (base64) insist. A dotted path
         names a callable that takes the bytes and the headers and returns the body; it runs in the event loop and must
         be quick.
+        ``schema_registry``, or with a colon and a connection id, decodes by a Confluent-compatible schema registry,
+        and needs :meth:`prepare`.
     :param unwrap: the envelopes to be taken off, outermost first: names of :data:`~.unwrap.ENVELOPES`. A message that
         isn't in the envelope stays as it is.
     :raises InvalidArgument: of the wrong type, or names that are unknown.
     """
 
-    __slots__ = ("_way", "decode", "spec", "unwrap")
+    __slots__ = ("_registry", "_way", "decode", "spec", "unwrap")
 
     def __init__(self, decode: str = "auto", unwrap: str | Sequence[str] = ()) -> None:
         self.unwrap = check_names(unwrap)
-        if not isinstance(decode, str) or (decode not in _WAYS and "." not in decode):
+        name, colon, conn_id = decode.partition(":") if isinstance(decode, str) else ("", "", "")
+        self._registry = (conn_id if colon else DEFAULT_CONNECTION) if name == _REGISTRY else None
+        if not (name in _WAYS or "." in name or self._registry) or (colon and self._registry is None):
+            ways = ", ".join([*_WAYS, _REGISTRY, f"{_REGISTRY}:connection_id"])
             raise InvalidArgument(
-                f"decode: expected {', '.join(_WAYS)} or a callable's dotted path (package.module.name), got {decode!r}"
+                f"decode: expected {ways} or a callable's dotted path (package.module.name), got {decode!r}"
             )
         self.decode = decode
         self.spec = (decode, self.unwrap)
@@ -78,8 +87,35 @@ class Decoder:
 
         :raises InvalidArgument: it can't be imported or called, or is asynchronous.
         """
-        if self._way is None and is_async(resolve(self.decode, "decode")):
+        if self._way is None and self._registry is None and is_async(resolve(self.decode, "decode")):
             raise InvalidArgument(f"decode: {self.decode} is async; a decoder must be a plain function")
+
+    @property
+    def needs_preparation(self) -> bool:
+        """Whether :meth:`prepare` has to come before :meth:`messages_of`."""
+        return self._registry is not None
+
+    async def prepare(self, deliveries: Sequence[Delivery]) -> None:
+        """Decode what can't be decoded without waiting for somebody; only where :attr:`needs_preparation`.
+
+        :raises SourceUnavailable: the schema registry can't be used now: not the messages' fault.
+        :raises InvalidArgument: its client isn't installed.
+        """
+        if self._registry is None:
+            return
+        registry = registry_of(self._registry)
+        async with registry.lock:
+            for delivery in deliveries:
+                known = self._known(delivery)
+                if self.spec in known:
+                    continue
+                try:
+                    declared = declared_by(delivery.headers, delivery.attributes)
+                    body = delivery.body
+                    made = None if body is None else await registry.decode(bodies.raw_bytes(body, declared))
+                    known[self.spec] = self._messages(delivery, Decoded(made))
+                except UndecodableMessage as error:
+                    known[self.spec] = _Failure(str(error))
 
     def messages_of(self, delivery: Delivery) -> tuple[Message, ...]:
         """Return the messages of ``delivery``; decoded at the first call only.
@@ -87,11 +123,11 @@ class Decoder:
         :raises UndecodableMessage: with the reason; again at every call.
         :raises InvalidArgument: what ``decode`` names can't be imported: not the message's fault.
         """
-        known = delivery.decoded
-        if known is None:
-            known = delivery.decoded = {}
+        known = self._known(delivery)
         made: tuple[Message, ...] | _Failure | None = known.get(self.spec)
         if made is None:
+            if self._registry is not None:
+                raise RuntimeError(f"decode={self.decode!r} decodes in prepare()")
             try:
                 made = self._messages(delivery)
             except UndecodableMessage as error:
@@ -101,11 +137,17 @@ class Decoder:
             raise UndecodableMessage(made.reason)
         return made
 
-    def _messages(self, delivery: Delivery) -> tuple[Message, ...]:
-        message = self._message(delivery)
+    @staticmethod
+    def _known(delivery: Delivery) -> dict[Hashable, Any]:
+        if delivery.decoded is None:
+            delivery.decoded = {}
+        return delivery.decoded
+
+    def _messages(self, delivery: Delivery, decoded: Decoded | None = None) -> tuple[Message, ...]:
+        message = self._message(delivery, decoded)
         return unwrapped(message, self.unwrap, self._body) if self.unwrap else (message,)
 
-    def _message(self, delivery: Delivery) -> Message:
+    def _message(self, delivery: Delivery, decoded: Decoded | None) -> Message:
         attributes = delivery.attributes
         notes: dict[str, Any] = {}
         if delivery.headers or attributes:
@@ -114,7 +156,7 @@ class Decoder:
         else:
             declared = NOTHING_DECLARED
             headers = delivery.headers
-        body, encoding = self._body(delivery.body, declared, delivery.headers)
+        body, encoding = decoded or self._body(delivery.body, declared, delivery.headers)
         if encoding is not None:
             notes[BODY_ENCODING] = encoding
         key = delivery.key
@@ -137,6 +179,8 @@ class Decoder:
     def _body(self, body: bytes | str | None, declared: Declared, headers: Mapping[str, Any]) -> Decoded:
         if body is None:
             return Decoded(None)
+        if self._registry is not None:
+            return bodies.decode_auto(body, declared)  # what an envelope holds
         if self._way is not None:
             return self._way(body, declared)
         function = resolve(self.decode, "decode")

@@ -32,7 +32,7 @@ from airflow_provider_sharedstream.messages.limits import (
 )
 from airflow_provider_sharedstream.messages.match import Matcher
 from airflow_provider_sharedstream.stream.delivery import Delivery
-from airflow_provider_sharedstream.stream.errors import InvalidArgument, UndecodableMessage
+from airflow_provider_sharedstream.stream.errors import InvalidArgument, SourceUnavailable, UndecodableMessage
 from airflow_provider_sharedstream.stream.message import Message
 from airflow_provider_sharedstream.stream.receipts import Receipt
 
@@ -158,9 +158,11 @@ class MessagePipeline:
             groups = split(self._measured(found), self.max_payload_bytes)
             found.note_on(receipt, deliveries)
         except Exception as error:
-            # A mistake of ours, or an argument that can't be imported here. All of it comes again; nothing is lost.
+            # A mistake of ours, an argument that can't be imported here, a schema registry that is away: all of it
+            # comes again, nothing is lost.
             event = "a batch could not be handled and is released"
-            self._say("pipeline", event, error=_name(error), exc_info=not isinstance(error, InvalidArgument))
+            expected = isinstance(error, (InvalidArgument, SourceUnavailable))
+            self._say(f"pipeline {type(error).__name__}", event, error=_name(error), exc_info=not expected)
             for delivery in deliveries:
                 receipt.fail(delivery)
             return []
@@ -174,6 +176,8 @@ class MessagePipeline:
         found = _Findings()
         candidates = found.candidates
         messages_of, matches = self.decoder.messages_of, self.matcher.matches
+        if self.decoder.needs_preparation:
+            await self.decoder.prepare(deliveries)
         started = time.monotonic()
         for delivery in deliveries:
             try:

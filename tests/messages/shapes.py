@@ -403,6 +403,14 @@ SHAPES: list[Shape] = [
         has=AS_BASE64,
     ),
     Shape(
+        "a picture that an envelope names in JSON",
+        PNG,
+        {"bucket": "incoming", "name": "a.csv", "generation": "1"},
+        headers=GCS_HEADERS,
+        unwrap=("cloud_storage",),
+        has={"attributes.body_encoding": None},
+    ),
+    Shape(
         "CloudEvent without its source",
         compact({**CLOUD_EVENT, "source": ""}),
         unwrap=("cloudevents",),

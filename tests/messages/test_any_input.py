@@ -10,12 +10,14 @@ from typing import Any
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from airflow_provider_sharedstream.messages import messages
 from airflow_provider_sharedstream.messages.decode import Decoder
 from airflow_provider_sharedstream.messages.match import Matcher
 from airflow_provider_sharedstream.messages.payload import MessagesEvent, event_payload
 from airflow_provider_sharedstream.messages.pipeline import MessagePipeline
+from airflow_provider_sharedstream.messages.unwrap import ENVELOPES
 from airflow_provider_sharedstream.stream.delivery import Batch, Delivery
 from airflow_provider_sharedstream.stream.receipts import Receipt
 from tests.messages.airflow_path import as_a_task_sees
@@ -70,6 +72,9 @@ envelopes = st.fixed_dictionaries(
         "eventType": any_json,
         "subject": any_json,
         "data": any_json,
+        "specversion": st.just("1.0") | any_json,
+        "type": any_json,
+        "data_base64": any_json,
     },
 )
 bodies = st.one_of(
@@ -96,7 +101,7 @@ decoders = st.builds(
     Decoder,
     st.sampled_from(["auto", "json", "text", "bytes"]),
     st.lists(
-        st.sampled_from(["sns", "s3", "eventbridge", "eventgrid", "debezium", "kafka_connect", "cloud_storage"]),
+        st.sampled_from(sorted(ENVELOPES)),
         max_size=3,
     ),
 )
@@ -140,10 +145,12 @@ def test_a_payload_is_storable_and_every_delivery_accounted_for(
         counted[name] = counted.get(name, 0) + number
 
     pipeline = MessagePipeline(decoder, Matcher(expression), None, on_error, count)
-    found = asyncio.run(pipeline.messages_for(batch, receipt))
+    with capture_logs() as logs:
+        found = asyncio.run(pipeline.messages_for(batch, receipt))
+    assert not [entry for entry in logs if "could not be handled" in entry["event"]]
     event = MessagesEvent(event_payload("test", "any", found))
 
-    strict = json.dumps(event.payload, allow_nan=False).encode("utf-8")
+    strict = json.dumps(event.payload, allow_nan=False, ensure_ascii=False).encode("utf-8")
     assert json.loads(strict) == event.payload
     seen = messages(as_a_task_sees(event))
     # What has the same id is one message to a Dag.
@@ -152,6 +159,7 @@ def test_a_payload_is_storable_and_every_delivery_accounted_for(
 
     decoded = sum(len(made) for d in batch if isinstance(made := (d.decoded or {}).get(decoder.spec), tuple))
     assert counted.get("matched", 0) == len(found)
+    assert not receipt.failed or (on_error == "release" and decoder.named)
     judged = receipt.matched | set(receipt.rejected) | receipt.failed | (set(batch) if receipt.matched_all else set())
     if expression is None and on_error != "skip":
         # Nothing else but an envelope without contents (a test event of S3) may leave a delivery unmentioned.

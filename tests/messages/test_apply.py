@@ -111,11 +111,27 @@ async def test_one_that_takes_too_long_is_told_and_the_others_go_on(name: str) -
 
 async def test_a_task_that_swallows_its_cancellation_is_given_up() -> None:
     function = ApplyFunction(f"{HERE}.hang_and_swallow", timeout_seconds=0.1)
-    results = await function.apply(messages("hang", "a"))
-    assert [result.kind for result in results] == [Kind.TIMED_OUT, Kind.EMIT]
-    assert function.hung == 1
-    functions.release.set()
+    try:
+        results = await function.apply(messages("hang", "a"))
+        assert [result.kind for result in results] == [Kind.TIMED_OUT, Kind.EMIT]
+        assert function.hung == 1
+    finally:
+        functions.release.set()  # else the loop could never be closed
     await until(lambda: not function.hung)
+
+
+async def test_tasks_that_hang_keep_their_places_and_nothing_waits_for_them() -> None:
+    function = ApplyFunction(f"{HERE}.hang_and_swallow", timeout_seconds=0.2)
+    try:
+        results = await function.apply(messages(*["hang"] * MAX_TASKS))
+        assert [result.kind for result in results] == [Kind.TIMED_OUT] * MAX_TASKS
+        assert function.hung == MAX_TASKS
+        (result,) = await function.apply(messages("a"))
+        assert result.kind is Kind.NOT_CALLED
+    finally:
+        functions.release.set()  # else the loop could never be closed
+    await until(lambda: not function.hung)
+    assert [result.kind for result in await function.apply(messages("a"))] == [Kind.EMIT]
 
 
 async def test_threads_that_hang_keep_their_places_and_nothing_waits_for_them() -> None:

@@ -281,7 +281,10 @@ async def test_other_tasks_get_their_turn_while_large_batches_are_decoded() -> N
         ({"on_oversize": None}, "on_oversize: expected one of split, omit, reject, got None"),
         ({"max_payload_bytes": 0}, "max_payload_bytes: expected a positive number of bytes or None, got 0"),
         ({"max_payload_bytes": "64k"}, "got '64k'"),
-        ({"decode": "jsn"}, "decode: expected auto, json, text, bytes or a callable's dotted path"),
+        (
+            {"decode": "jsn"},
+            "decode: expected auto, json, text, bytes, schema_registry, schema_registry:connection_id or a callable",
+        ),
         ({"decode": None}, "got None"),
         ({"unwrap": ["sqs"]}, "unwrap: 'sqs' is unknown: expected one of sns, s3"),
         ({"unwrap": 5}, "unwrap: expected a list of names"),
