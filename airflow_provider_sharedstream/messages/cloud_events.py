@@ -72,8 +72,11 @@ def _from_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _checked(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes that have a value, if the SDK finds them valid."""
+def require_sdk() -> tuple[Any, type[Exception]]:
+    """Return what makes an event of a version, and the error that says what is wrong with one.
+
+    :raises InvalidArgument: the SDK isn't installed.
+    """
     try:
         from cloudevents.core.bindings.common import get_event_factory_for_version
         from cloudevents.core.exceptions import CloudEventValidationError
@@ -81,11 +84,17 @@ def _checked(attributes: dict[str, Any]) -> dict[str, Any]:
         raise InvalidArgument(
             "unwrap: cloudevents needs the CloudEvents SDK: pip install 'airflow-provider-sharedstream[cloudevents]'"
         ) from None
+    return get_event_factory_for_version, CloudEventValidationError
+
+
+def _checked(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes that have a value, if the SDK finds them valid."""
+    factory_of, invalid = require_sdk()
     given = {name: value for name, value in attributes.items() if value is not None}
     moment = {"time": moment_of(given["time"])} if "time" in given else {}
     try:
-        get_event_factory_for_version(str(given.get("specversion")))({**given, **moment}, None)
-    except CloudEventValidationError as error:
-        problems = "; ".join(str(problem) for found in error.errors.values() for problem in found)
+        factory_of(str(given.get("specversion")))({**given, **moment}, None)
+    except invalid as error:
+        problems = "; ".join(str(problem) for found in getattr(error, "errors", {}).values() for problem in found)
         raise UndecodableMessage(f"not a valid CloudEvent: {short_text(problems)}") from None
     return given

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 from airflow_provider_sharedstream.messages import bodies
 from airflow_provider_sharedstream.messages.bodies import Decoded, short_text
 from airflow_provider_sharedstream.messages.callables import is_async, resolve
+from airflow_provider_sharedstream.messages.cloud_events import require_sdk
 from airflow_provider_sharedstream.messages.content_type import NOTHING_DECLARED, Declared, declared_by
 from airflow_provider_sharedstream.messages.payload import base64_text, described, storable, visible_text
-from airflow_provider_sharedstream.messages.registry import DEFAULT_CONNECTION, registry_of
+from airflow_provider_sharedstream.messages.registry import DEFAULT_CONNECTION, registry_of, require_client
 from airflow_provider_sharedstream.messages.unwrap import check_names, unwrapped
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.errors import InvalidArgument, UndecodableMessage
@@ -83,10 +84,14 @@ class Decoder:
         return self.decode != "auto"
 
     def validate(self) -> None:
-        """Import what ``decode`` names.
+        """Import what ``decode`` and ``unwrap`` name.
 
-        :raises InvalidArgument: it can't be imported or called, or is asynchronous.
+        :raises InvalidArgument: something can't be imported, can't be called, or is asynchronous.
         """
+        if "cloudevents" in self.unwrap:
+            require_sdk()
+        if self._registry is not None:
+            require_client()
         if self._way is None and self._registry is None and is_async(resolve(self.decode, "decode")):
             raise InvalidArgument(f"decode: {self.decode} is async; a decoder must be a plain function")
 

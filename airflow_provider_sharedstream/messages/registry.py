@@ -125,7 +125,11 @@ async def _configuration(conn_id: str) -> dict[str, Any]:
     return configuration
 
 
-def _client(configuration: Mapping[str, Any]) -> Any:
+def require_client() -> Any:
+    """Return the class of Confluent's client.
+
+    :raises InvalidArgument: it isn't installed.
+    """
     try:
         from confluent_kafka.schema_registry import AsyncSchemaRegistryClient
     except ImportError as error:
@@ -133,8 +137,12 @@ def _client(configuration: Mapping[str, Any]) -> Any:
             "decode: schema_registry needs Confluent's client: "
             f"pip install 'airflow-provider-sharedstream[schema-registry]' ({error})"
         ) from None
+    return AsyncSchemaRegistryClient
+
+
+def _client(configuration: Mapping[str, Any]) -> Any:
     try:
-        return AsyncSchemaRegistryClient(dict(configuration))
+        return require_client()(dict(configuration))
     except (ValueError, TypeError) as error:
         raise SourceUnavailable(f"the schema registry's connection is wrong: {short_text(error)}") from error
 

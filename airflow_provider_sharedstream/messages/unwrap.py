@@ -184,6 +184,7 @@ def unwrapped(message: Message, names: Sequence[str], inner: Inner) -> tuple[Mes
     """Take the envelopes off, in the order of ``names``, from each message that is in one.
 
     :param inner: decodes a body that an envelope carries as text or bytes.
+    :raises InvalidArgument: what takes an envelope off isn't installed.
     :raises UndecodableMessage: what is inside can't be decoded, or the envelope is broken.
     """
     messages: Sequence[Message] = (message,)
@@ -193,6 +194,8 @@ def unwrapped(message: Message, names: Sequence[str], inner: Inner) -> tuple[Mes
         for outer in messages:
             try:
                 parts = envelope(outer, inner)
+            except InvalidArgument:
+                raise  # what takes it off isn't installed: not the message's fault
             except UndecodableMessage as error:
                 raise UndecodableMessage(f"in {name}: {error}") from None
             except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:

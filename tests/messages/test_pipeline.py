@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -193,6 +194,28 @@ async def test_what_cannot_be_imported_here_releases_the_batch() -> None:
         assert await watched.look() == []
         assert watched.failed == ["d-0", "d-1"]
         assert watched.rejected == {}
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "extra"),
+    [
+        ("cloudevents.core.bindings.common", {"unwrap": ["cloudevents"]}, "cloudevents"),
+        ("confluent_kafka.schema_registry", {"decode": "schema_registry"}, "schema-registry"),
+    ],
+)
+async def test_an_extra_that_is_not_installed_is_named_and_releases(
+    missing: str, arguments: dict[str, Any], extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setenv("AIRFLOW_CONN_SCHEMA_REGISTRY_DEFAULT", "http://127.0.0.1:9")
+    event = {"specversion": "1.0", "id": "1", "source": "s", "type": "t", "data": 1}
+    body = b"\0\0\0\0\1x" if "decode" in arguments else json.dumps(event).encode()
+    watched = Watched(deliveries(body), **arguments)
+    with pytest.raises(InvalidArgument, match=rf"airflow-provider-sharedstream\[{extra}\]"):
+        watched.pipeline.validate()
+    assert await watched.look() == []
+    assert watched.failed == ["d-0"]
+    assert watched.rejected == {}
 
 
 async def test_an_error_of_ours_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
