@@ -1,0 +1,23 @@
+"""What watchers in these tests do with messages."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from airflow_provider_sharedstream.messages import Message, RejectMessage
+
+
+def refuse_bad(message: Message) -> Any:
+    if "bad" in message.id:
+        raise RejectMessage("bad: größe stimmt nicht")
+    return message.body
+
+
+def fail(message: Message) -> Any:
+    raise RuntimeError("always")
+
+
+async def three_seconds(message: Message) -> Any:
+    await asyncio.sleep(3)
+    return message.body
