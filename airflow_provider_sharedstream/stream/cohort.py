@@ -28,17 +28,20 @@ class Cohort:
         """Counts joins: a source that left something unmatched offers it again to newcomers."""
         self._members: dict[object, str] = {}
         self._troubles: dict[object, str] = {}
+        self._introductions: dict[object, Hashable] = {}
         self._changed = asyncio.Event()
         self._joined_at = 0.0
 
-    def join(self, watcher: str, trouble: str | None = None) -> object:
+    def join(self, watcher: str, trouble: str | None = None, introduction: Hashable = None) -> object:
         """Note a watcher; return the token with which it leaves.
 
         :param watcher: its name, for logs.
         :param trouble: why it can't judge messages; the stream is held while it stays.
+        :param introduction: what the source's adapter is told of it.
         """
         token = object()
         self._members[token] = watcher
+        self._introductions[token] = introduction
         if trouble is not None:
             self._troubles[token] = trouble
         self.changes += 1
@@ -50,10 +53,16 @@ class Cohort:
         """Note that a watcher has left."""
         self._members.pop(token, None)
         self._troubles.pop(token, None)
+        self._introductions.pop(token, None)
         self._changed.set()
 
     def __len__(self) -> int:
         return len(self._members)
+
+    @property
+    def introductions(self) -> frozenset[Hashable]:
+        """What those who listen now said of themselves."""
+        return frozenset(self._introductions.values())
 
     @property
     def trouble(self) -> str | None:

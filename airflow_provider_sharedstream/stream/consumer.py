@@ -74,6 +74,12 @@ class LaneOwner(Protocol):
         """
 
     @property
+    def introductions(self) -> frozenset[Hashable]:
+        """What the watchers that listen now say of themselves (``BrokerEventTrigger.introduction``), for a source that
+        each of them may have read up to another place.
+        """
+
+    @property
     def max_in_flight(self) -> int:
         """Most messages received and not settled: what a broker that pushes may send ahead."""
 

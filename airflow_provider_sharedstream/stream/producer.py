@@ -172,6 +172,11 @@ class BrokerStreamProducer(SharedStreamProducer):
         """How many watchers have joined so far."""
         return 0 if self._cohort is None else self._cohort.changes
 
+    @property
+    def introductions(self) -> frozenset[Hashable]:
+        """What the watchers that listen now say of themselves."""
+        return frozenset() if self._cohort is None else self._cohort.introductions
+
     async def lanes_revoked(self, lanes: frozenset[Hashable], settle_within_seconds: float) -> None:
         """Settle what is decided, then make void what has arrived on ``lanes``."""
         if settle_within_seconds > 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
+from collections.abc import AsyncIterator, Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
@@ -18,6 +18,7 @@ from airflow_provider_sharedstream.messages.payload import MessagesEvent, event_
 from airflow_provider_sharedstream.messages.pipeline import MessagePipeline
 from airflow_provider_sharedstream.stream import metrics
 from airflow_provider_sharedstream.stream.cohort import cohort_of
+from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.errors import InvalidArgument
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
 from airflow_provider_sharedstream.stream.producer import BrokerStreamProducer
@@ -207,10 +208,26 @@ class BrokerEventTrigger(BaseEventTrigger):
         """How this watcher wants bodies decoded."""
         return Decoder(self.arguments["decode"], self.arguments["unwrap"])
 
+    def introduction(self) -> Hashable:
+        """Return what the source's adapter is told of this watcher; None where it needs to know nothing."""
+        return None
+
+    def own_deliveries(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Return those of a batch that are for this watcher at all. For a source whose watchers stand at different
+        places.
+        """
+        return deliveries
+
+    @property
+    def asset_names(self) -> tuple[str, ...]:
+        """The assets that this trigger watches for, in alphabetical order; none outside the triggerer."""
+        # Airflow says it in no other way.
+        return tuple(sorted(getattr(self.asset_state_store, "_by_name", None) or ()))
+
     @property
     def watcher_name(self) -> str:
         """The assets that this trigger watches for, and its number: what a person can find in the UI."""
-        assets = list(getattr(self.asset_state_store, "_by_name", None) or ())
+        assets = self.asset_names
         number = f"trigger {self.trigger_id}"
         return f"{', '.join(assets)} ({number})" if assets else number
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -32,14 +32,16 @@ class WatchedBatch:
     """A batch as one watcher sees it: it iterates over messages.
 
     :param batch: the batch.
+    :param deliveries: those of it that are for this watcher.
     :param receipt: the watcher's receipt on it.
     :param decoder: how the watcher wants bodies decoded.
     """
 
-    def __init__(self, batch: Batch, receipt: Receipt, decoder: Decoder) -> None:
+    def __init__(self, batch: Batch, deliveries: Sequence[Delivery], receipt: Receipt, decoder: Decoder) -> None:
         self.source = batch.source
         self.stream = batch.stream
-        self.deliveries = batch.deliveries
+        self.deliveries = deliveries
+        self._all = len(deliveries) == len(batch)
         self.receipt = receipt
         self._decoder = decoder
         self._origins: dict[str, Delivery] = {}
@@ -72,6 +74,9 @@ class WatchedBatch:
         if self.yielded and not self.receipt.matched and not self.receipt.matched_all:
             # A user's own filter doesn't say which messages its event holds: all of them may be in it.
             self.receipt.match_all()
+        if self.receipt.matched_all and not self._all:
+            self.receipt.matched_all = False
+            self.receipt.matched.update(self.deliveries)
         self.receipt.come_back()
 
 
@@ -84,13 +89,14 @@ class WatchedStream:
 
     def __init__(self, shared_stream: AsyncIterator[Any], trigger: BrokerEventTrigger) -> None:
         self._batches = shared_stream
+        self._trigger = trigger
         self._watcher = trigger.watcher_name
         self._current: WatchedBatch | None = None
         # The trigger has to hold on to its cohort: the registry doesn't.
         self._cohort = cohort_of(trigger.shared_stream_key())
         trouble = trigger.trouble()
         self._decoder = trigger.decoder if trouble is None else Decoder()
-        self._token = self._cohort.join(self._watcher, trouble)
+        self._token = self._cohort.join(self._watcher, trouble, trigger.introduction())
 
     def __aiter__(self) -> WatchedStream:
         return self
@@ -101,7 +107,8 @@ class WatchedStream:
             self._current.conclude()
             self._current = None
         batch = await self._batches.__anext__()
-        self._current = WatchedBatch(batch, Receipt(batch, self._watcher), self._decoder)
+        own = self._trigger.own_deliveries(batch.deliveries)
+        self._current = WatchedBatch(batch, own, Receipt(batch, self._watcher), self._decoder)
         return self._current
 
     def note_event(self) -> None:
