@@ -50,7 +50,8 @@ class CommonArguments(TypedDict, total=False):
     - ``apply_function``: dotted path of a function, sync or async, called with each :class:`Message` that matches. It
       returns None to skip it, a replacement for the body to emit it, or raises ``RejectMessage(reason)``. Default:
       none.
-    - ``apply_timeout_seconds``: how long it may take for one message. Default: 30.
+    - ``apply_timeout_seconds``: how long it may take for one message. Default: 30; at most 150, since Airflow gives
+      a watcher 300 s for a batch.
     - ``decode``: ``auto`` (default), ``json``, ``text``, ``bytes``, or the dotted path of a callable that takes the
       bytes and the headers and returns the body.
     - ``unwrap``: names of envelopes to take off, outermost first, such as ``["sns", "s3"]``. Default: none.
@@ -97,7 +98,7 @@ DOTTED_PATH: Schema = {"type": ["string", "null"], "pattern": r"^[A-Za-z_]\w*(\.
 COMMON: Mapping[str, Argument] = {
     "match": Argument(None, {"type": ["string", "object", "null"]}, "filter"),
     "apply_function": Argument(None, DOTTED_PATH, "filter"),
-    "apply_timeout_seconds": Argument(30.0, {"type": "number", "exclusiveMinimum": 0, "maximum": 240}, "filter"),
+    "apply_timeout_seconds": Argument(30.0, {"type": "number", "exclusiveMinimum": 0, "maximum": 150}, "filter"),
     "decode": Argument("auto", TEXT, "filter"),
     "unwrap": Argument([], {"type": ["string", "array"], "items": {"type": "string"}}, "filter"),
     "max_payload_bytes": Argument(MAX_PAYLOAD_BYTES, {"type": ["integer", "null"], "minimum": 1024}, "filter"),

@@ -16,7 +16,7 @@ from airflow.triggers.base import TriggerEvent
 from airflow_provider_sharedstream.messages.decode import Decoder
 from airflow_provider_sharedstream.stream.cohort import cohort_of
 from airflow_provider_sharedstream.stream.delivery import Batch, Delivery
-from airflow_provider_sharedstream.stream.errors import UndecodableMessage
+from airflow_provider_sharedstream.stream.errors import InvalidArgument, SourceUnavailable, UndecodableMessage
 from airflow_provider_sharedstream.stream.message import Message
 from airflow_provider_sharedstream.stream.receipts import Receipt
 
@@ -102,14 +102,28 @@ class WatchedStream:
         return self
 
     async def __anext__(self) -> WatchedBatch:
-        if self._current is not None:
-            # Only now is it certain that the runner has taken over what was yielded.
-            self._current.conclude()
-            self._current = None
-        batch = await self._batches.__anext__()
-        own = self._trigger.own_deliveries(batch.deliveries)
-        self._current = WatchedBatch(batch, own, Receipt(batch, self._watcher), self._decoder)
-        return self._current
+        while True:
+            if self._current is not None:
+                # Only now is it certain that the runner has taken over what was yielded.
+                self._current.conclude()
+                self._current = None
+            batch = await self._batches.__anext__()
+            own = self._trigger.own_deliveries(batch.deliveries)
+            self._current = WatchedBatch(batch, own, Receipt(batch, self._watcher), self._decoder)
+            if await self._can_be_decoded(own, self._current.receipt):
+                return self._current
+
+    async def _can_be_decoded(self, deliveries: Sequence[Delivery], receipt: Receipt) -> bool:
+        """Decode what can't be decoded while iterating; where that can't be done now, all of it comes again."""
+        if self._decoder.needs_preparation:
+            try:
+                await self._decoder.prepare(deliveries)
+            except (SourceUnavailable, InvalidArgument) as error:
+                log.warning("%s can't decode now, its messages come again: %s", self._watcher, error)
+                for delivery in deliveries:
+                    receipt.fail(delivery)
+                return False
+        return True
 
     def note_event(self) -> None:
         """Note that the filter yields an event of the batch that it is on."""
