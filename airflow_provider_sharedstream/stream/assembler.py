@@ -36,7 +36,7 @@ class Assembler:
         self._batch_window_seconds = batch_window_seconds
         self._clock = clock
         self._piles: OrderedDict[Hashable, _Pile] = OrderedDict()
-        self._full: deque[Hashable] = deque()
+        self._full: dict[Hashable, None] = {}
         self._added = asyncio.Event()
 
     def add(self, deliveries: Sequence[Delivery]) -> None:
@@ -46,24 +46,24 @@ class Assembler:
             pile = self._piles.get(lane)
             if pile is None:
                 pile = self._piles[lane] = _Pile(now)
-            was_full = len(pile.deliveries) >= self._batch_size
             pile.deliveries.extend(group)
-            if not was_full and len(pile.deliveries) >= self._batch_size:
-                self._full.append(lane)
+            if len(pile.deliveries) >= self._batch_size:
+                self._full[lane] = None
         self._added.set()
 
     async def next(self) -> list[Delivery]:
-        """Return the next batch's deliveries: a full one, or the oldest whose time is up."""
+        """Return the next batch's deliveries: the oldest whose time is up, or a full one."""
         while True:
             self._added.clear()
-            if self._full:
-                return self._take(self._full.popleft())
             wait = None
             if self._piles:
+                # Time goes before size: a lane that is always full must not keep the others waiting.
                 lane, oldest = next(iter(self._piles.items()))
                 wait = oldest.since + self._batch_window_seconds - self._clock()
                 if wait <= 0:
                     return self._take(lane)
+            if self._full:
+                return self._take(next(iter(self._full)))
             await wait_until_set(self._added, wait)
 
     def drain(self) -> list[Delivery]:
@@ -84,6 +84,7 @@ class Assembler:
 
     def _take(self, lane: Hashable) -> list[Delivery]:
         pile = self._piles[lane]
+        self._full.pop(lane, None)
         if len(pile.deliveries) <= self._batch_size:
             del self._piles[lane]
             return list(pile.deliveries)
@@ -92,5 +93,5 @@ class Assembler:
         pile.since = self._clock()
         self._piles.move_to_end(lane)
         if len(pile.deliveries) >= self._batch_size:
-            self._full.append(lane)
+            self._full[lane] = None
         return taken

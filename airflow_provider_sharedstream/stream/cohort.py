@@ -15,6 +15,10 @@ from airflow_provider_sharedstream.stream.waiting import wait_until_set
 
 log = logging.getLogger(__name__)
 
+CLAIM_LOOK_SECONDS = 0.5
+CLOSING_SECONDS = 30.0
+"""How long a stream may take to close before another one on the same source says that it waits for it."""
+
 
 class Cohort:
     """The watchers of one stream in this process.
@@ -31,6 +35,7 @@ class Cohort:
         self._introductions: dict[object, Hashable] = {}
         self._changed = asyncio.Event()
         self._joined_at = 0.0
+        self._said: str | None = None
 
     def join(self, watcher: str, trouble: str | None = None, introduction: Hashable = None) -> object:
         """Note a watcher; return the token with which it leaves.
@@ -82,20 +87,31 @@ class Cohort:
         :param join_grace_seconds: also wait until so long has passed since the last watcher joined, at most
             three times as long: Airflow starts the watchers of a stream one after another.
         """
-        limit = time.monotonic() + 3 * join_grace_seconds
+        limit: float | None = None
         while True:
             self._changed.clear()
+            wait: float | None = None
             if self.complete:
                 now = time.monotonic()
-                left = min(self._joined_at + join_grace_seconds, limit) - now
-                if left <= 0:
+                if limit is None:
+                    limit = now + 3 * join_grace_seconds
+                wait = min(self._joined_at + join_grace_seconds, limit) - now
+                if wait <= 0:
                     return
-                wait: float | None = left
             else:
-                wait = None
-                if self.trouble is not None:
-                    log.error("The stream is held, no message is taken: %s", self.trouble)
+                limit = None
+            self._say()
             await wait_until_set(self._changed, wait)
+
+    def _say(self) -> None:
+        """Say that the stream is held, and that it goes on: once, whoever joins, leaves and asks meanwhile."""
+        trouble = self.trouble
+        if trouble != self._said:
+            if trouble is not None:
+                log.error("The stream is held, no message is taken: %s", trouble)
+            elif self._members:
+                log.info("The stream goes on, what held it has gone")
+            self._said = trouble
 
 
 _cohorts: WeakValueDictionary[Hashable, Cohort] = WeakValueDictionary()
@@ -125,18 +141,27 @@ class SourceClaim:
 
     async def take(self, identity: str) -> None:
         """Wait until ``identity`` is free, and claim it."""
-        said = False
+        if identity != self._identity:
+            self.drop()
+        waited = 0.0
+        said: SourceClaim | None = None
         while (holder := self._claims.get(identity, self)) is not self:
-            if not said:
-                said = True
-                log.error(
-                    "Two streams want messages of %s, and each would hide some from the other's watchers. "
-                    "This one waits: give all watchers of a source the same arguments. It is %s; the other is %s.",
-                    identity,
-                    self._describe(),
-                    holder._describe(),
-                )
-            await asyncio.sleep(0.5)
+            # A stream that is being closed, after its last watcher was started anew, holds it for a moment.
+            another = holder._describe() != self._describe()
+            if said is not holder and (another or waited >= CLOSING_SECONDS):
+                said = holder
+                if another:
+                    log.error(
+                        "Two streams want messages of %s, and each would hide some from the other's watchers. "
+                        "This one waits: give all watchers of a source the same arguments. It is %s; the other is %s.",
+                        identity,
+                        self._describe(),
+                        holder._describe(),
+                    )
+                else:
+                    log.error("This stream waits, since the one before it on %s has not ended yet", identity)
+            await asyncio.sleep(CLAIM_LOOK_SECONDS)
+            waited += CLAIM_LOOK_SECONDS
         self._claims[identity] = self
         self._identity = identity
 

@@ -34,14 +34,17 @@ class Note(NamedTuple):
 
 def note(delivery: Delivery, origin: str) -> Note:
     """Return the note for ``delivery``, which came from ``origin``."""
-    reason = (delivery.reason or "rejected").encode("utf-8", "replace").decode("utf-8")
-    # Control characters are refused by SQS and break headers elsewhere.
-    reason = "".join(character if character.isprintable() else " " for character in reason)
     return Note(
-        reason=reason[:LONGEST_REASON],
-        origin=origin,
-        delivery_id=delivery.id,
-        watcher=", ".join(delivery.rejected_by)[:LONGEST_REASON] or "none",
+        reason=_clean(delivery.reason or "")[:LONGEST_REASON] or "rejected",
+        origin=_clean(origin),
+        delivery_id=_clean(delivery.id),
+        watcher=_clean(", ".join(delivery.rejected_by))[:LONGEST_REASON] or "none",
         rejected_at=utc_text(datetime.now(timezone.utc)),
         delivery_count=delivery.delivery_count,
     )
+
+
+def _clean(text: str) -> str:
+    """Return ``text`` without what SQS refuses and headers elsewhere break at: control characters, lone surrogates."""
+    whole = text.encode("utf-8", "replace").decode("utf-8")
+    return "".join(character if character.isprintable() else " " for character in whole).strip()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from airflow_provider_sharedstream.stream import metrics
+from airflow_provider_sharedstream.stream.calls import call, is_transient
 from airflow_provider_sharedstream.stream.cohort import Cohort, SourceClaim
 from airflow_provider_sharedstream.stream.consumer import BrokerConsumer
 from airflow_provider_sharedstream.stream.delivery import Delivery
@@ -19,6 +20,10 @@ from airflow_provider_sharedstream.stream.settings import StreamSettings
 log = logging.getLogger(__name__)
 
 
+class _Refused(Exception):
+    """Settlements are refused, so nothing may be taken."""
+
+
 class Intake:
     """Keeps a connection, and receives through it as long as there are permits and listeners.
 
@@ -29,7 +34,7 @@ class Intake:
     :param claim: the right to take from this source.
     :param connected: called after each connect; raises what forbids receiving.
     :param arrived: takes the deliveries of each receive.
-    :param refusal: why nothing may be taken although the connection works (settlements are refused); else None.
+    :param refusal: tries what the broker refused to settle, if anything, and returns why it still does.
     :param stream_metrics: counts.
     """
 
@@ -43,7 +48,7 @@ class Intake:
         claim: SourceClaim,
         connected: Callable[[], None],
         arrived: Callable[[Sequence[Delivery]], None],
-        refusal: Callable[[], BaseException | None],
+        refusal: Callable[[], Awaitable[BaseException | None]],
         stream_metrics: StreamMetrics,
     ) -> None:
         self._consumer = consumer
@@ -57,30 +62,46 @@ class Intake:
         self._metrics = stream_metrics
         self._patience = Patience()
         self._workers: set[asyncio.Task[None]] = set()
-        self._receiving = 0
+        self._worker_ended = asyncio.Event()
         self._pause_until = 0.0
 
     def pause(self, seconds: float) -> None:
         """Receive nothing for so long."""
         self._pause_until = max(self._pause_until, asyncio.get_running_loop().time() + seconds)
 
+    @property
+    def paused(self) -> bool:
+        """Whether a pause is under way."""
+        return asyncio.get_running_loop().time() < self._pause_until
+
     async def step(self) -> None:
         """Connect and receive until something goes wrong; then say so, and wait."""
         try:
             await self._connect_and_receive()
+        except _Refused as refused:
+            seconds = self._failed(refused.__cause__ or refused)
+            # The connection works meanwhile for what can be settled, and for leases; a new one may have other rights.
+            await asyncio.sleep(seconds)
+            await self._close_quietly()
         except Exception as error:
-            self._metrics.gauge(metrics.UP, 0)
-            transient = self._consumer.is_transient(error)
-            seconds = self._patience.next_seconds(transient=transient)
-            self._say(error, transient, seconds)
+            seconds = self._failed(error)
             await self._close_quietly()
             await asyncio.sleep(seconds)
-            self._metrics.count(metrics.RECONNECTS, kind="transient" if transient else "fatal")
+
+    def _failed(self, error: BaseException) -> float:
+        """Say what went wrong; return how long to wait."""
+        self._metrics.gauge(metrics.UP, 0)
+        transient = is_transient(self._consumer, error)
+        self._metrics.count(metrics.RECONNECTS, kind="transient" if transient else "fatal")
+        seconds = self._patience.next_seconds(transient=transient)
+        self._say(error, transient, seconds)
+        return seconds
 
     async def _connect_and_receive(self) -> None:
+        self._metrics.gauge(metrics.UP, 0)
         if self._cohort is not None:
             await self._cohort.ready(self._settings.join_grace_seconds)
-        await self._consumer.connect()
+        await call(f"connecting to {self._consumer.source} {self._consumer.stream}", self._consumer.connect())
         await self._claim.take(self._consumer.identity)
         self._connected()
         try:
@@ -91,49 +112,67 @@ class Intake:
     async def _receive_in_parallel(self) -> None:
         self._start_worker()
         while self._workers:
-            done, _ = await asyncio.wait(self._workers, return_when=asyncio.FIRST_COMPLETED)
-            self._workers -= done
-            for worker in done:
+            self._worker_ended.clear()
+            for worker in [worker for worker in self._workers if worker.done()]:
+                self._workers.discard(worker)
                 worker.result()
+            if self._workers:
+                await self._worker_ended.wait()
 
     def _start_worker(self) -> None:
-        self._receiving += 1
-        self._workers.add(asyncio.create_task(self._work(), name="sharedstream-receive"))
+        worker = asyncio.create_task(self._work(), name="sharedstream-receive")
+        self._workers.add(worker)
+        worker.add_done_callback(lambda _: self._worker_ended.set())
 
     async def _work(self) -> None:
         """Receive until this worker is one too many; a receive that came back full is reason for one more."""
         limits = self._consumer.limits
         while True:
             await self._wait_for_permission()
-            if (refusal := self._refusal()) is not None:
-                raise refusal
             permits = await self._budget.acquire(limits.receive_batch)
-            count = 0
-            try:
-                deliveries = await self._consumer.receive(permits)
-                count = len(deliveries)
-                if deliveries:
-                    self._arrived(deliveries)
-            finally:
-                self._budget.give_back(permits - count)
+            count = await self._receive(permits)
             if self._patience.failures:
                 log.info("%s of %s is received from again", self._consumer.stream, self._consumer.source)
                 self._patience.reset()
             self._metrics.gauge(metrics.UP, 1)
-            if count >= limits.receive_batch and self._receiving < limits.parallel_receives:
+            if self._cohort is not None:
+                self._metrics.gauge(metrics.WATCHERS, len(self._cohort))
+            # Those that have ended and weren't looked at yet don't count.
+            working = sum(1 for worker in self._workers if not worker.done())
+            if count >= limits.receive_batch and working < limits.parallel_receives:
                 self._start_worker()
-            elif count < limits.receive_batch and self._receiving > 1:
-                # Counted down here, in the same breath: two of two workers must not both be one too many.
-                self._receiving -= 1
+            elif count < limits.receive_batch and working > 1:
+                # At once, so that two that think so don't both go.
+                self._workers.remove(asyncio.current_task())  # type: ignore[arg-type]
                 return
+
+    async def _receive(self, permits: int) -> int:
+        """Receive once under ``permits``; return how many came."""
+        count = 0
+
+        def take(deliveries: Sequence[Delivery]) -> None:
+            nonlocal count
+            if deliveries:
+                self._arrived(deliveries)
+                count = len(deliveries)
+
+        try:
+            what = f"receiving from {self._consumer.source} {self._consumer.stream}"
+            take(await call(what, self._consumer.receive(permits), late=take))
+        finally:
+            self._budget.give_back(permits - count)
+        return count
 
     async def _wait_for_permission(self) -> None:
         loop = asyncio.get_running_loop()
         while (left := self._pause_until - loop.time()) > 0:
+            self._metrics.gauge(metrics.UP, 0)
             await asyncio.sleep(left)
         if self._cohort is not None and not self._cohort.complete:
             self._metrics.gauge(metrics.UP, 0)
             await self._cohort.ready(self._settings.join_grace_seconds)
+        if (refusal := await self._refusal()) is not None:
+            raise _Refused from refusal
 
     async def _stop_workers(self) -> None:
         workers = list(self._workers)
@@ -145,7 +184,7 @@ class Intake:
 
     async def _close_quietly(self) -> None:
         try:
-            await self._consumer.close()
+            await call("close", self._consumer.close(), seconds=self._settings.close_deadline_seconds)
         except Exception as error:
             log.debug("Closing after a failure failed too: %s", error)
 

@@ -15,14 +15,25 @@ PASSES = frozenset({Disposition.ACCEPT, Disposition.DEAD_LETTER})
 """After these the lane goes on."""
 
 
+SHORTEST_WAIT_SECONDS = 1.0
+"""Least delay of what is given back for being early: it would come again at once, and be early again."""
+
+SWEEP_AT = 1_000
+"""Lanes from which on those are looked for that wait for what will never come."""
+
+
 class _Lane:
-    __slots__ = ("epoch", "held_at", "open", "straggling_until")
+    __slots__ = ("due_at", "epoch", "held_at", "open", "told")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.open = 0
+        self.open: set[Delivery] = set()
+        """Arrivals of this epoch whose fate isn't sealed."""
         self.held_at: Delivery | None = None
-        self.straggling_until = 0.0
+        self.due_at = 0.0
+        """When the one that it is held at may return."""
+        self.told = False
+        """Whether that one has left us, so that it can return."""
 
 
 class LaneGuard:
@@ -48,26 +59,44 @@ class LaneGuard:
         # are drawn from one counter: a lane that comes anew is never given an old number.
         self._epochs = 0
         self._void_before = 0
+        self._sweep_at = SWEEP_AT
+
+    def __len__(self) -> int:
+        return len(self._lanes)
 
     def arrive(self, delivery: Delivery, now: float) -> bool:
-        """Note an arrival; return False where it must be given back at once since its lane waits for another."""
+        """Note an arrival; return False where it must not go to the watchers yet, since its lane waits for another.
+
+        Where the broker doesn't bring it again by itself it has to be given back, after the delay that is noted on it.
+        """
         if delivery.lane is None:
             delivery.epoch = self._epochs
             return True
         lane = self._lanes.get(delivery.lane)
         if lane is None:
-            lane = self._lanes[delivery.lane] = self._new_lane()
-        elif lane.held_at is not None:
-            early = self._stragglers and now < lane.straggling_until
-            if early and delivery.id != lane.held_at.id:
-                return False
+            self._sweep(now)
+            lane = self._lanes[delivery.lane] = _Lane(self._next_epoch())
+        early = lane.held_at is not None and not self._returns(lane.held_at, delivery, lane, now)
+        if lane.held_at is not None and not early:
             lane.held_at = None
-            lane.open = 0
-            self._epochs += 1
-            lane.epoch = self._epochs
+            lane.open.clear()
+            lane.epoch = self._next_epoch()
         delivery.epoch = lane.epoch
-        lane.open += 1
-        return True
+        lane.open.add(delivery)
+        if early:
+            delivery.release_delay_seconds = max(SHORTEST_WAIT_SECONDS, lane.due_at - now)
+        return not early
+
+    def _returns(self, held: Delivery, delivery: Delivery, lane: _Lane, now: float) -> bool:
+        """Whether the arrival of ``delivery`` means that the broker has gone back to where the lane is held."""
+        if not self._rewinds and any(not one.lease_lost for one in lane.open):
+            # What is still ours wouldn't come again before what lies behind it.
+            return False
+        return delivery.id == held.id or not self._still_waits(lane, now)
+
+    def _still_waits(self, lane: _Lane, now: float) -> bool:
+        # What it is held at can't have come back before it has gone.
+        return not lane.told or (self._stragglers and now < lane.due_at + self._straggler_grace_seconds)
 
     def is_void(self, delivery: Delivery) -> bool:
         """Whether ``delivery`` belongs to an ended epoch."""
@@ -98,15 +127,20 @@ class LaneGuard:
         lane = None if delivery.lane is None else self._lanes.get(delivery.lane)
         if lane is not None and lane.held_at is None and lane.epoch == delivery.epoch:
             lane.held_at = delivery
-            lane.straggling_until = now + delivery.release_delay_seconds + self._straggler_grace_seconds
+            lane.told = False
+            lane.due_at = now + delivery.release_delay_seconds
 
-    def leave(self, delivery: Delivery) -> None:
-        """Note that the fate of ``delivery`` is sealed; a lane with nothing open and not held is forgotten."""
+    def leave(self, delivery: Delivery, now: float) -> None:
+        """Note that the fate of ``delivery`` is sealed; a lane that nothing depends on any more is forgotten."""
         lane = None if delivery.lane is None else self._lanes.get(delivery.lane)
         if lane is None or lane.epoch != delivery.epoch:
             return
-        lane.open -= 1
-        if lane.open <= 0 and lane.held_at is None:
+        lane.open.discard(delivery)
+        if delivery is lane.held_at:
+            lane.told = True
+            lane.due_at = now + delivery.release_delay_seconds
+        # Without stragglers the next arrival is the one that the lane waits for, in any case.
+        if not lane.open and (lane.held_at is None or (lane.told and not self._stragglers)):
             del self._lanes[delivery.lane]
 
     def end_epoch(self, lanes: frozenset[Hashable] | None = None) -> None:
@@ -119,6 +153,15 @@ class LaneGuard:
             for lane in lanes:
                 self._lanes.pop(lane, None)
 
-    def _new_lane(self) -> _Lane:
+    def _next_epoch(self) -> int:
         self._epochs += 1
-        return _Lane(self._epochs)
+        return self._epochs
+
+    def _sweep(self, now: float) -> None:
+        """Forget lanes whose message went elsewhere: to another consumer, or to the broker's own dead letters."""
+        if len(self._lanes) < self._sweep_at:
+            return
+        for key, lane in list(self._lanes.items()):
+            if not lane.open and not self._still_waits(lane, now):
+                del self._lanes[key]
+        self._sweep_at = max(SWEEP_AT, 2 * len(self._lanes))

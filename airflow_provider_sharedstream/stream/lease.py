@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from airflow_provider_sharedstream.stream import metrics
+from airflow_provider_sharedstream.stream.calls import call, is_transient
 from airflow_provider_sharedstream.stream.consumer import BrokerConsumer
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
@@ -20,6 +21,9 @@ SAY_EVERY_SECONDS = 30.0
 HALF_LIFE = 0.5
 JITTER = 0.1
 """Renewals are spread over a tenth of the lease, so that a thousand leases of one moment don't fall due at once."""
+RETRY = 0.1
+LONGEST_RETRY_SECONDS = 10.0
+"""A renewal that failed is tried again after a tenth of the lease: some five times before it runs out."""
 
 
 class LeaseKeeper:
@@ -50,6 +54,7 @@ class LeaseKeeper:
         self._changed = asyncio.Event()
         self._unsaid = 0
         self._said_at = float("-inf")
+        self._refusal_said = False
         self.paused = False
         """Set in tests: leases run out."""
 
@@ -59,7 +64,7 @@ class LeaseKeeper:
         for delivery in deliveries:
             lease_seconds = delivery.lease_seconds or default
             if lease_seconds is None:
-                return
+                continue
             delivery.lease_seconds = lease_seconds
             self._renewed(delivery, delivery.received_at)
         self._changed.set()
@@ -72,8 +77,8 @@ class LeaseKeeper:
 
     def is_lost(self, delivery: Delivery) -> bool:
         """Whether the lease of ``delivery`` is gone, by the broker's word or by the clock."""
-        if not delivery.lease_lost and delivery.lease_deadline is not None:
-            delivery.lease_lost = self._clock() >= delivery.lease_deadline
+        if not delivery.lease_lost and delivery.lease_deadline is not None and self._clock() >= delivery.lease_deadline:
+            self.lose(delivery, "it ran out")
         return delivery.lease_lost
 
     async def step(self) -> None:
@@ -100,29 +105,36 @@ class LeaseKeeper:
         now = self._clock()
         keep: list[Delivery] = []
         for delivery in chunk:
-            if delivery not in self._renew_at:
+            if delivery not in self._renew_at or self.is_lost(delivery):
                 continue
-            if self.is_lost(delivery):
-                self._lose(delivery, "its lease ran out")
-            elif now - delivery.received_at > self._max_lease_seconds:
-                self._lose(delivery, f"it was held for longer than max_lease_seconds={self._max_lease_seconds:g}")
+            if now - delivery.received_at > self._max_lease_seconds:
+                self.lose(delivery, f"it was held for longer than max_lease_seconds={self._max_lease_seconds:g}")
             else:
                 keep.append(delivery)
         if not keep:
             return
+        shortest = min(delivery.lease_seconds or 0.0 for delivery in keep)
         try:
-            lost = set(await self._consumer.extend_leases(keep))
+            renewal = self._consumer.extend_leases(keep)
+            lost = set(await call(f"the renewal of {len(keep)} leases", renewal, seconds=max(1.0, shortest / 3)))
         except Exception as error:
-            if not self._consumer.is_transient(error):
-                log.error("Leases could not be renewed: %s", error)
+            if not is_transient(self._consumer, error) and not self._refusal_said:
+                self._refusal_said = True
+                log.error("Leases can't be renewed, and it is tried again until they run out: %s", error)
             for delivery in keep:
                 if delivery in self._renew_at:
-                    self._renew_at[delivery] = now + min(1.0, (delivery.lease_seconds or 1.0) / 10)
+                    wait = min(LONGEST_RETRY_SECONDS, RETRY * (delivery.lease_seconds or 0.0))
+                    self._renew_at[delivery] = self._clock() + wait
             return
+        self._refusal_said = False
         for delivery in keep:
+            if delivery not in self._renew_at:
+                # It was settled meanwhile, which the broker may take for gone.
+                continue
             if delivery in lost:
-                self._lose(delivery, "the broker took it back")
-            elif delivery in self._renew_at:
+                self.lose(delivery, "the broker took it back")
+            else:
+                delivery.lease_seconds = self._consumer.limits.lease_seconds or delivery.lease_seconds
                 self._renewed(delivery, now)
 
     def _renewed(self, delivery: Delivery, at: float) -> None:
@@ -130,7 +142,8 @@ class LeaseKeeper:
         delivery.lease_deadline = at + lease_seconds
         self._renew_at[delivery] = at + lease_seconds * (HALF_LIFE - JITTER * random.random())
 
-    def _lose(self, delivery: Delivery, why: str) -> None:
+    def lose(self, delivery: Delivery, why: str) -> None:
+        """Note that a lease is gone."""
         delivery.lease_lost = True
         self._renew_at.pop(delivery, None)
         self._metrics.count(metrics.LEASES_LOST)

@@ -6,9 +6,15 @@ Datadog.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from airflow.sdk.observability import stats
+
+log = logging.getLogger(__name__)
+
+_failures_said: set[str] = set()
 
 
 class Metric(NamedTuple):
@@ -57,12 +63,21 @@ class StreamMetrics:
     def count(self, metric: Metric, amount: int = 1, **labels: str) -> None:
         """Add ``amount`` to a counter."""
         if amount:
-            stats.incr(metric.name, amount, tags={**self._tags, **labels})
+            self._tell(stats.incr, metric, amount, labels)
 
     def gauge(self, metric: Metric, value: float, **labels: str) -> None:
         """Set a gauge."""
-        stats.gauge(metric.name, value, tags={**self._tags, **labels})
+        self._tell(stats.gauge, metric, value, labels)
 
     def timing(self, metric: Metric, seconds: float) -> None:
         """Record a duration; Airflow's timers are in milliseconds."""
-        stats.timing(metric.name, seconds * 1000.0, tags=self._tags)
+        self._tell(stats.timing, metric, seconds * 1000.0, {})
+
+    def _tell(self, how: Callable[..., None], metric: Metric, value: float, labels: Mapping[str, str]) -> None:
+        try:
+            how(metric.name, value, tags={**self._tags, **labels})
+        except Exception as error:
+            # No message may be lost for a metric; a backend that isn't there would say so a thousand times a second.
+            if metric.name not in _failures_said:
+                _failures_said.add(metric.name)
+                log.warning("The metric %s can't be told: %s: %s", metric.name, type(error).__name__, error)

@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
@@ -14,6 +15,7 @@ from typing_extensions import Self
 
 from airflow_provider_sharedstream.stream import metrics
 from airflow_provider_sharedstream.stream.assembler import Assembler
+from airflow_provider_sharedstream.stream.calls import call
 from airflow_provider_sharedstream.stream.cohort import Cohort, SourceClaim
 from airflow_provider_sharedstream.stream.consumer import BrokerConsumer
 from airflow_provider_sharedstream.stream.delivery import Batch, Delivery
@@ -30,6 +32,9 @@ from airflow_provider_sharedstream.stream.settlement import Sealed, SettlementBa
 from airflow_provider_sharedstream.stream.window import BatchWindow
 
 log = logging.getLogger(__name__)
+
+_closing: set[asyncio.Task[None]] = set()
+"""Streams that are being closed: nobody else may hold on to them any more."""
 
 
 class BrokerStreamProducer(SharedStreamProducer):
@@ -73,6 +78,7 @@ class BrokerStreamProducer(SharedStreamProducer):
         self._connects = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._intake_task: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._decided: set[Delivery] = set()
         self._unheard = Backoff(1.0, 60.0)
         self._policy = DispositionPolicy()
@@ -100,7 +106,7 @@ class BrokerStreamProducer(SharedStreamProducer):
             claim=self._claim,
             connected=self._connected,
             arrived=self._arrived,
-            refusal=lambda: self.settlement.refusal,
+            refusal=self.settlement.retry_refused,
             stream_metrics=self.metrics,
         )
         consumer.lane_owner = self
@@ -131,41 +137,63 @@ class BrokerStreamProducer(SharedStreamProducer):
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         """Decide what the broker is told, and leave the telling to the batcher. Never raises."""
         for item in batch:
-            outcome = Outcome(item.outcome.acked, item.outcome.failed, item.outcome.rejected)
+            # To raise would fail every watcher of the stream for a mistake of ours.
             try:
+                outcome = Outcome(item.outcome.acked, item.outcome.failed, item.outcome.rejected)
                 self._conclude(item.broker_payload, outcome)
             except Exception:
-                # To raise would fail every watcher of the stream for a mistake of ours.
                 log.exception("A batch could not be judged; its messages are released")
-                open_ones = [d for d in item.broker_payload.deliveries if d not in self._decided]
-                self._dispose(Disposition.RELEASE, open_ones)
+                with suppress(Exception):
+                    self._release(item.broker_payload)
 
     async def aclose(self) -> None:
-        """Stop receiving, tell the broker what is decided, give back what isn't, let go. Idempotent."""
-        await _cancel([self._intake_task] if self._intake_task else [])
-        self._intake_task = None
+        """Stop receiving, tell the broker what is decided, give back what isn't, let go. Idempotent.
+
+        It goes on by itself when whoever waits for it is cancelled, as happens when a triggerer stops: what it leaves
+        undone would keep the next stream of the source from starting.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="sharedstream-close")
+            _closing.add(self._closing)
+            self._closing.add_done_callback(_closing.discard)
+        await asyncio.wait((self._closing,))
+
+    async def _close(self) -> None:
+        deadline = self.settings.close_deadline_seconds
+        loops = self._tasks
+        try:
+            await _cancel([self._intake_task] if self._intake_task else [])
+            self._give_back()
+            if loops:
+                await self.settlement.flush(deadline)
+            await _cancel(loops)
+            await self.settlement.stop()
+        except Exception:
+            log.exception("Closing %s %s did not tell the broker all", self.consumer.source, self.consumer.stream)
+        finally:
+            for loop in loops:
+                loop.cancel()
+            try:
+                await call("close", self.consumer.close(), seconds=deadline)
+            except Exception as error:
+                log.warning("Closing %s %s: %s", self.consumer.source, self.consumer.stream, error)
+            finally:
+                self._claim.drop()
+                self.metrics.gauge(metrics.UP, 0)
+
+    def _give_back(self) -> None:
+        """Release what nobody has decided about."""
         self.assembler.drain()
-        undecided = [d for d in self.budget.open if d not in self._decided]
-        if self.consumer.capabilities.rewinds or self.consumer.limits.lease_seconds is None:
+        undecided = [delivery for delivery in self.budget.open if delivery not in self._decided]
+        if self.consumer.limits.lease_seconds is None:
             # Nothing was promised to the broker: what isn't committed comes to the next owner by itself.
             self.budget.free(undecided)
         else:
             for delivery in undecided:
                 delivery.release_delay_seconds = 0.0
             self._dispose(Disposition.RELEASE, undecided)
-        if self._tasks:
-            await self.settlement.flush(self.settings.close_deadline_seconds)
-        await self.settlement.stop()
-        await _cancel(self._tasks)
-        self._tasks = []
-        try:
-            await asyncio.wait_for(self.consumer.close(), self.settings.close_deadline_seconds)
-        except Exception as error:
-            log.warning("Closing %s %s: %s", self.consumer.source, self.consumer.stream, error)
-        self._claim.drop()
-        self.metrics.gauge(metrics.UP, 0)
 
-    # The adapter calls these two.
+    # The adapter calls these.
 
     @property
     def joins(self) -> int:
@@ -177,10 +205,20 @@ class BrokerStreamProducer(SharedStreamProducer):
         """What the watchers that listen now say of themselves."""
         return frozenset() if self._cohort is None else self._cohort.introductions
 
+    @property
+    def max_in_flight(self) -> int:
+        """Most messages received and not settled."""
+        return self.settings.max_in_flight
+
+    @property
+    def max_in_flight_bytes(self) -> int:
+        """No further receive while those messages hold more bytes than this."""
+        return self.settings.max_in_flight_bytes
+
     async def lanes_revoked(self, lanes: frozenset[Hashable], settle_within_seconds: float) -> None:
         """Settle what is decided, then make void what has arrived on ``lanes``."""
         if settle_within_seconds > 0:
-            await self.settlement.flush(settle_within_seconds)
+            await self.settlement.flush(settle_within_seconds, lanes)
         self._end_epoch(lanes)
 
     # The rest is the machine's.
@@ -209,7 +247,9 @@ class BrokerStreamProducer(SharedStreamProducer):
             max_release_delay_seconds=settings.max_release_delay_seconds,
             can_dead_letter=place is not None,
         )
-        if self._connects == 1 and place is None and "dead_letter" in (settings.on_reject, settings.on_unmatched):
+        wanted = "dead_letter" in (settings.on_reject, settings.on_unmatched)
+        released_for_ever = place is None and not self.consumer.capabilities.dead_letters_releases
+        if self._connects == 1 and wanted and released_for_ever:
             log.warning(
                 "%s %s has no place for dead letters: a rejected message is released with a growing delay, for ever. "
                 "Give it one, or set on_reject.",
@@ -222,6 +262,7 @@ class BrokerStreamProducer(SharedStreamProducer):
         void = self.assembler.drop(self.lanes.is_void)
         if void:
             self._seal(Sealed(void, None, "epoch ended"))
+        self.settlement.drop_void()
 
     def _arrived(self, deliveries: Sequence[Delivery]) -> None:
         now = self._clock()
@@ -236,7 +277,9 @@ class BrokerStreamProducer(SharedStreamProducer):
         self.budget.admit(deliveries)
         self.leases.track(deliveries)
         self.metrics.count(metrics.RECEIVED, len(deliveries))
-        if early:
+        if early and self.consumer.capabilities.rewinds:
+            self._seal(Sealed(early, None, "behind a held one"))
+        elif early:
             self._dispose(Disposition.RELEASE, early)
         self.assembler.add(passed)
 
@@ -254,16 +297,28 @@ class BrokerStreamProducer(SharedStreamProducer):
         self.metrics.gauge(metrics.IN_FLIGHT_BYTES, self.budget.bytes)
         if any(outcome):
             self._unheard.reset()
-        else:
+        elif not self.intake.paused:
             # Nobody listens although somebody is subscribed (all have failed): don't empty the queue meanwhile.
             self.intake.pause(self._unheard.next_seconds())
         verdicts = self._policy.judge(batch, outcome)
         if self.consumer.limits.lease_seconds is None:
             verdicts = [self._spell_out(verdict) for verdict in verdicts]
         if batch.deliveries[0].lane is not None:
-            verdicts = self._in_lane_order(batch, verdicts, now)
+            verdicts = self._in_lane_order(batch.deliveries, verdicts, now)
         for disposition, deliveries in verdicts:
             self._dispose(disposition, deliveries)
+
+    def _release(self, batch: Batch) -> None:
+        """Release what of a batch isn't decided."""
+        self.window.conclude(batch, seconds=0.0)
+        deliveries = [delivery for delivery in batch.deliveries if self._is_undecided(delivery)]
+        for delivery in deliveries:
+            self._policy.release(delivery)
+        verdicts = [Verdict(Disposition.RELEASE, deliveries)]
+        if deliveries and deliveries[0].lane is not None:
+            verdicts = self._in_lane_order(deliveries, verdicts, self._clock())
+        for disposition, some in verdicts:
+            self._dispose(disposition, some)
 
     def _spell_out(self, verdict: Verdict) -> Verdict:
         """Without a lease nothing lapses by itself: say that it shall come again."""
@@ -273,15 +328,20 @@ class BrokerStreamProducer(SharedStreamProducer):
             self._policy.release(delivery)
         return Verdict(Disposition.RELEASE, verdict.deliveries)
 
-    def _in_lane_order(self, batch: Batch, verdicts: Sequence[Verdict], now: float) -> list[Verdict]:
+    def _in_lane_order(self, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict], now: float) -> list[Verdict]:
         """Put each delivery's verdict to the lane guard, in the order of the lane."""
         wished = {delivery: verdict.disposition for verdict in verdicts for delivery in verdict.deliveries}
         allowed: dict[Disposition, list[Delivery]] = {}
-        for delivery in batch.deliveries:
+        for delivery in deliveries:
             allowed.setdefault(self.lanes.judge(delivery, wished[delivery], now), []).append(delivery)
-        return [Verdict(disposition, deliveries) for disposition, deliveries in allowed.items()]
+        return [Verdict(disposition, some) for disposition, some in allowed.items()]
+
+    def _is_undecided(self, delivery: Delivery) -> bool:
+        return delivery in self.budget.open and delivery not in self._decided
 
     def _dispose(self, disposition: Disposition, deliveries: Sequence[Delivery]) -> None:
+        # What was given up while it was with the watchers (its epoch has ended) is nobody's to decide about any more.
+        deliveries = [delivery for delivery in deliveries if self._is_undecided(delivery)]
         if disposition is Disposition.LAPSE:
             self._seal(Sealed(deliveries, None, "not heard, or no longer ours"))
             return
@@ -295,8 +355,9 @@ class BrokerStreamProducer(SharedStreamProducer):
         self.budget.free(deliveries)
         self.leases.forget(deliveries)
         counts = self.consumer.capabilities.delivery_count
+        now = self._clock()
         for delivery in deliveries:
-            self.lanes.leave(delivery)
+            self.lanes.leave(delivery, now)
             if counts or sealed.disposition is None:
                 # What lies behind a held one has done nothing to be counted for.
                 continue

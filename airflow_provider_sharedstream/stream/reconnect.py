@@ -66,6 +66,30 @@ class Patience:
         self.fatal.reset()
 
 
+class Spell:
+    """A spell of trouble with calls of one kind: one at a time tries, ever more slowly, until one works.
+
+    :param backoff: how long to wait between tries.
+    """
+
+    def __init__(self, backoff: Backoff) -> None:
+        self._backoff = backoff
+        self.until = 0.0
+        """When the next try may be made."""
+        self.trying = False
+        """Whether one is under way."""
+
+    def failed(self, now: float) -> None:
+        """Note that a call failed."""
+        self.trying = False
+        if now >= self.until:
+            self.until = now + self._backoff.next_seconds()
+
+    def holds(self, now: float) -> bool:
+        """Whether no call may be made now."""
+        return self.trying or now < self.until
+
+
 async def never_ending(name: str, step: Callable[[], Awaitable[None]]) -> None:
     """Run ``step`` again and again until cancelled.
 

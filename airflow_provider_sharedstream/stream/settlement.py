@@ -7,15 +7,13 @@ gather while calls run; chunks are as large as the broker takes; several run at 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from airflow_provider_sharedstream.stream import metrics
+from airflow_provider_sharedstream.stream.calls import call, is_transient
 from airflow_provider_sharedstream.stream.consumer import BrokerConsumer
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.disposition import Disposition
@@ -23,7 +21,8 @@ from airflow_provider_sharedstream.stream.errors import LeaseLost
 from airflow_provider_sharedstream.stream.lanes import LaneGuard
 from airflow_provider_sharedstream.stream.lease import LeaseKeeper
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
-from airflow_provider_sharedstream.stream.reconnect import Backoff
+from airflow_provider_sharedstream.stream.reconnect import Backoff, Spell
+from airflow_provider_sharedstream.stream.settlement_queue import SettlementQueue
 from airflow_provider_sharedstream.stream.waiting import wait_until_set
 
 log = logging.getLogger(__name__)
@@ -71,173 +70,236 @@ class SettlementBatcher:
         self._sealed = sealed
         self._metrics = stream_metrics
         self._clock = clock
-        self._ready: dict[Disposition, deque[Delivery]] = {}
-        self._later: list[tuple[float, int, Disposition, Delivery]] = []
-        self._order = itertools.count()
+        self._queue = SettlementQueue()
         self._backoffs: dict[Delivery, Backoff] = {}
+        self._refused: dict[Delivery, BaseException] = {}
+        self._refusals = 0
+        self._spells: dict[Disposition, Spell] = {}
         self._calls: set[asyncio.Task[None]] = set()
-        self._busy_lanes: set[Hashable] = set()
         self._changed = asyncio.Event()
         self._retry_said = False
-        self._refusal: BaseException | None = None
 
     def put(self, disposition: Disposition, deliveries: Iterable[Delivery]) -> None:
         """Take over deliveries to be told ``disposition``, in lane order."""
-        if disposition is Disposition.RELEASE and not self._consumer.capabilities.delayed_release:
-            now = self._clock()
-            for delivery in deliveries:
-                self._put_later(now + delivery.release_delay_seconds, disposition, delivery)
-        else:
-            self._ready.setdefault(disposition, deque()).extend(deliveries)
+        waits_here = disposition is Disposition.RELEASE and not self._consumer.capabilities.delayed_release
+        now = self._clock()
+        for delivery in deliveries:
+            self._queue.put(disposition, delivery, now + delivery.release_delay_seconds if waits_here else 0.0)
         self._changed.set()
 
     @property
     def refusal(self) -> BaseException | None:
-        """Why the broker refuses settlements until somebody changes something; None once it works or nothing is
-        left.
+        """Why the broker refuses to settle something until somebody changes something; None when nothing of the kind
+        is left.
         """
-        return self._refusal if self._backoffs else None
+        return next(iter(self._refused.values()), None)
 
-    @property
-    def idle(self) -> bool:
-        """Whether nothing waits for a call and none runs; what waits for its time doesn't count."""
-        return not self._calls and not any(self._ready.values())
+    async def retry_refused(self, deadline_seconds: float = 10.0) -> BaseException | None:
+        """Try what was refused once more, now; return why it is refused still, or None."""
+        if not self._refused:
+            return None
+        before = self._refusals
+        self._hasten(self._refused.__contains__)
+        deadline = self._clock() + deadline_seconds
+        while self._refused and self._refusals == before and self._clock() < deadline:
+            await asyncio.sleep(0.02)
+        return self.refusal
 
     async def step(self) -> None:
         """Wait for work, and start the calls that may run now."""
         self._changed.clear()
-        wait = self._take_due()
         parallel = self._consumer.limits.parallel_settles
-        if any(self._ready.values()) and len(self._calls) < parallel:
+        if self._queue.may_tell(self._clock(), self._held()) and len(self._calls) < parallel:
             await asyncio.sleep(LINGER_SECONDS)
             while len(self._calls) < parallel and (chunk := self._next_chunk()):
                 self._start(*chunk)
-        await wait_until_set(self._changed, wait)
+        now = self._clock()
+        times = [spell.until for spell in self._spells.values() if now < spell.until]
+        if (next_at := self._queue.next_at()) is not None:
+            times.append(next_at)
+        await wait_until_set(self._changed, max(0.0, min(times) - now) if times else None)
 
-    async def flush(self, deadline_seconds: float) -> None:
-        """Wait until nothing is left to tell, or the deadline; releases that wait for their time go now."""
-        for _, _, disposition, delivery in self._later:
-            if disposition is Disposition.RELEASE:
-                delivery.release_delay_seconds = 0.0
-            self._ready.setdefault(disposition, deque()).append(delivery)
-        self._later.clear()
-        self._changed.set()
+    async def flush(self, deadline_seconds: float, lanes: frozenset[Hashable] | None = None) -> None:
+        """Wait until nothing is left to tell, or the deadline; what waits for its time goes now.
+
+        :param lanes: only what is of these; None: everything.
+        """
+        for delivery in self._hasten(lambda one: lanes is None or one.lane in lanes):
+            delivery.release_delay_seconds = 0.0
         deadline = self._clock() + deadline_seconds
-        while not (self.idle and not self._later) and self._clock() < deadline:
-            self._changed.set()
+        while self._is_open(lanes) and self._clock() < deadline:
             await asyncio.sleep(0.01)
 
+    def drop_void(self) -> None:
+        """Let go of deliveries whose epoch has ended, without waiting until their time has come."""
+        if void := self._queue.take(self._lanes.is_void):
+            self._seal(void, None, "epoch ended")
+
     async def stop(self) -> None:
-        """Abandon the calls that still run."""
+        """Abandon the calls that still run. Nothing may be put, and no step taken, any more."""
         calls = list(self._calls)
-        for call in calls:
-            call.cancel()
+        for one in calls:
+            one.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
 
-    def _take_due(self) -> float | None:
-        now = self._clock()
-        while self._later and self._later[0][0] <= now:
-            _, _, disposition, delivery = heapq.heappop(self._later)
-            self._ready.setdefault(disposition, deque()).append(delivery)
-        return max(0.0, self._later[0][0] - now) if self._later else None
+    def _hasten(self, which: Callable[[Delivery], bool]) -> list[Delivery]:
+        for spell in self._spells.values():
+            spell.until = 0.0
+        self._changed.set()
+        return self._queue.hasten(which)
 
-    def _put_later(self, at: float, disposition: Disposition, delivery: Delivery) -> None:
-        heapq.heappush(self._later, (at, next(self._order), disposition, delivery))
+    def _held(self) -> set[Disposition]:
+        now = self._clock()
+        return {disposition for disposition, spell in self._spells.items() if spell.holds(now)}
+
+    def _is_open(self, lanes: frozenset[Hashable] | None) -> bool:
+        if lanes is None:
+            return bool(self._calls or self._queue)
+        return any(self._queue.has(lane) for lane in lanes)
 
     def _next_chunk(self) -> tuple[Disposition, list[Delivery]] | None:
-        for disposition, waiting in self._ready.items():
-            chunk: list[Delivery] = []
-            passed_over: list[Delivery] = []
-            while waiting and len(chunk) < self._consumer.limits.settle_batch:
-                delivery = waiting.popleft()
-                if self._leases.is_lost(delivery):
-                    self._seal([delivery], None, "lease lost")
-                elif self._lanes.is_void(delivery):
-                    self._seal([delivery], None, "epoch ended")
-                elif delivery.lane is not None and delivery.lane in self._busy_lanes:
-                    passed_over.append(delivery)
-                else:
-                    chunk.append(delivery)
-            waiting.extendleft(reversed(passed_over))
-            if chunk:
+        """Take out the next chunk, without what is no longer ours by now."""
+        while found := self._queue.next_chunk(self._consumer.limits.settle_batch, self._clock(), self._held()):
+            disposition, waiting = found
+            if chunk := self._still_ours(waiting):
                 return disposition, chunk
         return None
 
-    def _start(self, disposition: Disposition, chunk: list[Delivery]) -> None:
-        lanes = {delivery.lane for delivery in chunk if delivery.lane is not None}
-        self._busy_lanes |= lanes
-        call = asyncio.create_task(self._call(disposition, chunk, lanes), name=f"settle-{disposition.value}")
-        self._calls.add(call)
-        call.add_done_callback(self._ended)
+    def _still_ours(self, waiting: Sequence[Delivery]) -> list[Delivery]:
+        ours: list[Delivery] = []
+        behind: dict[Hashable, list[Delivery]] = {}
+        for delivery in waiting:
+            if self._lanes.is_void(delivery):
+                self._seal([delivery], None, "epoch ended")
+            elif delivery.lane in behind:
+                self._step_back(delivery)
+            elif not self._leases.is_lost(delivery):
+                ours.append(delivery)
+            else:
+                self._seal([delivery], None, "lease lost")
+                if delivery.lane is not None:
+                    behind[delivery.lane] = self._queue.take_behind(delivery)
+        for line in behind.values():
+            for delivery in line:
+                self._step_back(delivery)
+        if len(ours) < len(waiting):
+            self._queue.ended(set(waiting).difference(ours))
+        return ours
 
-    def _ended(self, call: asyncio.Task[None]) -> None:
-        self._calls.discard(call)
+    def _start(self, disposition: Disposition, chunk: list[Delivery]) -> None:
+        if (spell := self._spells.get(disposition)) is not None:
+            spell.trying = True
+        one = asyncio.create_task(self._call(disposition, chunk), name=f"settle-{disposition.value}")
+        self._calls.add(one)
+        one.add_done_callback(self._ended)
+
+    def _ended(self, one: asyncio.Task[None]) -> None:
+        self._calls.discard(one)
         self._changed.set()
-        if not call.cancelled() and (error := call.exception()) is not None:
+        if not one.cancelled() and (error := one.exception()) is not None:
             log.error("A settlement call broke", exc_info=error)
 
-    async def _call(self, disposition: Disposition, chunk: list[Delivery], lanes: set[Hashable]) -> None:
+    async def _call(self, disposition: Disposition, chunk: list[Delivery]) -> None:
+        failures: dict[Delivery, BaseException] = {}
         try:
-            failures = await self._tell(disposition, chunk)
+            await self._tell(disposition, chunk, failures)
+        except Exception as error:
+            # As a whole: the same would become of the next call.
+            self._trouble(disposition, error)
+            failures.update((delivery, error) for delivery in chunk if delivery not in failures)
+        else:
+            self._spells.pop(disposition, None)
+        try:
+            self._conclude(disposition, chunk, failures)
         finally:
-            self._busy_lanes -= lanes
+            self._queue.ended(chunk)
+
+    async def _tell(
+        self, disposition: Disposition, chunk: Sequence[Delivery], failures: dict[Delivery, BaseException]
+    ) -> None:
+        """Make the broker calls; note what failed."""
+        consumer, what = self._consumer, f"{disposition.value} of {len(chunk)} messages"
+        if disposition is Disposition.DEAD_LETTER and not consumer.capabilities.native_dead_letter:
+            # The copy must be durable before the original goes. A copy that is there already isn't made twice.
+            if copies := [delivery for delivery in chunk if not delivery.parked]:
+                failures.update(await call(what, consumer.store_dead_letters(copies), seconds=None))
+                for delivery in copies:
+                    delivery.parked = delivery not in failures
+            chunk = [delivery for delivery in chunk if delivery.parked]
+            disposition = Disposition.ACCEPT
+        if chunk:
+            failures.update(await call(what, consumer.settle(disposition, chunk), seconds=None))
+
+    def _trouble(self, disposition: Disposition, error: BaseException) -> None:
+        spell = self._spells.get(disposition)
+        if spell is None:
+            spell = self._spells[disposition] = Spell(self._backoff(is_transient(self._consumer, error)))
+        spell.failed(self._clock())
+
+    def _conclude(
+        self, disposition: Disposition, chunk: Sequence[Delivery], failures: Mapping[Delivery, BaseException]
+    ) -> None:
         settled = [delivery for delivery in chunk if delivery not in failures] if failures else chunk
         if settled:
-            self._refusal = None
             self._retry_said = False
             self._metrics.count(metrics.SETTLED, len(settled), disposition=disposition.value)
             self._seal(settled, disposition)
-        for delivery, error in failures.items():
-            self._failed(disposition, delivery, error)
+        # The last one first, since each is put back at the front of its line.
+        for delivery in reversed(chunk):
+            if delivery not in failures:
+                continue
+            error = failures[delivery]
+            if isinstance(error, LeaseLost):
+                self._leases.lose(delivery, str(error))
+                self._seal([delivery], None, "lease lost")
+                if delivery.lane is not None:
+                    for behind in self._queue.take_behind(delivery):
+                        self._step_back(behind)
+            else:
+                self._again(disposition, delivery, error)
 
-    async def _tell(self, disposition: Disposition, chunk: list[Delivery]) -> dict[Delivery, BaseException]:
-        """Make the broker calls; return what failed."""
-        failures: dict[Delivery, BaseException] = {}
-        try:
-            if disposition is Disposition.DEAD_LETTER and not self._consumer.capabilities.native_dead_letter:
-                # The copy must be durable before the original goes. A copy that is there already isn't made twice.
-                if copies := [delivery for delivery in chunk if not delivery.parked]:
-                    failures.update(await self._consumer.store_dead_letters(copies))
-                    for delivery in copies:
-                        delivery.parked = delivery not in failures
-                chunk = [delivery for delivery in chunk if delivery.parked]
-                disposition = Disposition.ACCEPT
-            if chunk:
-                failures.update(await self._consumer.settle(disposition, chunk))
-        except Exception as error:
-            failures.update((delivery, error) for delivery in chunk if delivery not in failures)
-        return failures
-
-    def _failed(self, disposition: Disposition, delivery: Delivery, error: BaseException) -> None:
-        if isinstance(error, LeaseLost):
-            delivery.lease_lost = True
-            self._metrics.count(metrics.LEASES_LOST)
-            self._seal([delivery], None, "lease lost")
-            return
+    def _again(self, disposition: Disposition, delivery: Delivery, error: BaseException) -> None:
         self._metrics.count(metrics.SETTLE_RETRIES)
-        transient = self._consumer.is_transient(error)
+        transient = is_transient(self._consumer, error)
+        what = f"{disposition.value} of {delivery.id}"
         if not transient:
-            if self.refusal is None:
+            if not self._refused:
                 log.error(
-                    "%s of %s was refused and is tried again slowly; no further message is taken until it works: %s",
-                    disposition.value,
-                    delivery.id,
+                    "%s was refused and is tried again slowly; no further message is taken until it works: %s",
+                    what,
                     error,
                 )
-            self._refusal = error
+            if delivery not in self._refused:
+                self._backoffs.pop(delivery, None)
+            self._refused[delivery] = error
+            self._refusals += 1
         elif not self._retry_said:
             # Once per spell of trouble, not once per message.
             self._retry_said = True
-            log.warning("%s of %s failed and is tried again: %s", disposition.value, delivery.id, error)
-        if (backoff := self._backoffs.get(delivery)) is None:
-            first, longest = (0.2, LONGEST_RETRY_SECONDS) if transient else (5.0, LONGEST_REFUSED_SECONDS)
-            backoff = self._backoffs[delivery] = Backoff(first, longest)
-        self._put_later(self._clock() + backoff.next_seconds(), disposition, delivery)
-        self._changed.set()
+            log.warning("%s failed and is tried again: %s", what, error)
+        wait = 0.0
+        if disposition not in self._spells:
+            if (backoff := self._backoffs.get(delivery)) is None:
+                backoff = self._backoffs[delivery] = self._backoff(transient)
+            wait = backoff.next_seconds()
+        self._queue.put_back(disposition, delivery, self._clock() + wait)
+
+    @staticmethod
+    def _backoff(transient: bool) -> Backoff:
+        return Backoff(0.2, LONGEST_RETRY_SECONDS) if transient else Backoff(5.0, LONGEST_REFUSED_SECONDS)
+
+    def _step_back(self, delivery: Delivery) -> None:
+        """Don't settle a delivery whose lane is held before it."""
+        if self._consumer.capabilities.rewinds:
+            self._seal([delivery], None, "behind a held one")
+        else:
+            delivery.release_delay_seconds = 0.0
+            self._queue.put(Disposition.RELEASE, delivery, self._clock())
 
     def _seal(self, deliveries: Sequence[Delivery], disposition: Disposition | None, cause: str = "") -> None:
         for delivery in deliveries:
             self._backoffs.pop(delivery, None)
+            self._refused.pop(delivery, None)
             if disposition is None:
                 self._lanes.hold(delivery, self._clock())
         self._sealed(Sealed(deliveries, disposition, cause))

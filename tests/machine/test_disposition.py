@@ -273,5 +273,6 @@ def check(policy: DispositionPolicy, batch: Batch, outcome: Outcome) -> None:
                     assert matched
             elif disposition is LEAVE:
                 assert policy.on_unmatched == "leave"
-                assert not (matched or rejected)
+                assert not matched
+                assert not rejected
                 assert not outcome.rejected
