@@ -12,8 +12,9 @@ from pathlib import Path
 import airflow_provider_sharedstream
 
 PACKAGE = Path(airflow_provider_sharedstream.__file__).parent
-# aioboto3, or the Amazon provider with its extra, brings these; the provider is in an environment of its own.
-BROUGHT_ALONG = ("aiobotocore", "airflow.providers.amazon", "botocore")
+# aioboto3, or the Amazon provider with its extra, brings these; the provider is in an environment of its own, and the
+# signer of the extra `kafka-msk` in none.
+BROUGHT_ALONG = ("aiobotocore", "airflow.providers.amazon", "aws_msk_iam_sasl_signer", "botocore")
 
 
 def canonical(name: str) -> str:
