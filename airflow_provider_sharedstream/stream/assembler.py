@@ -66,6 +66,11 @@ class Assembler:
                 return self._take(next(iter(self._full)))
             await wait_until_set(self._added, wait)
 
+    @property
+    def waiting(self) -> int:
+        """How many batches what waits will make at least."""
+        return sum(max(1, len(pile.deliveries) // self._batch_size) for pile in self._piles.values())
+
     def drain(self) -> list[Delivery]:
         """Take out everything that waits."""
         waiting = [delivery for pile in self._piles.values() for delivery in pile.deliveries]

@@ -38,3 +38,8 @@ class UndecodableMessage(SharedStreamError):
 
 class LeaseLost(SharedStreamError):
     """The broker says that a delivery is no longer ours; it has gone, or will go, to somebody again."""
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error's kind and text, for a line of the log; many have no text."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -11,11 +11,12 @@ from airflow_provider_sharedstream.stream.calls import call, is_transient
 from airflow_provider_sharedstream.stream.cohort import Cohort, SourceClaim
 from airflow_provider_sharedstream.stream.consumer import BrokerConsumer
 from airflow_provider_sharedstream.stream.delivery import Delivery
-from airflow_provider_sharedstream.stream.errors import SourceUnavailable
+from airflow_provider_sharedstream.stream.errors import SourceUnavailable, error_text
 from airflow_provider_sharedstream.stream.in_flight import InFlightBudget
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
 from airflow_provider_sharedstream.stream.reconnect import Patience
 from airflow_provider_sharedstream.stream.settings import StreamSettings
+from airflow_provider_sharedstream.stream.waiting import wait_until_set
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class Intake:
     :param claim: the right to take from this source.
     :param connected: called after each connect; raises what forbids receiving.
     :param arrived: takes the deliveries of each receive.
+    :param crowded: whether enough waits for the watchers already.
     :param refusal: tries what the broker refused to settle, if anything, and returns why it still does.
     :param stream_metrics: counts.
     """
@@ -48,6 +50,7 @@ class Intake:
         claim: SourceClaim,
         connected: Callable[[], None],
         arrived: Callable[[Sequence[Delivery]], None],
+        crowded: Callable[[], bool],
         refusal: Callable[[], Awaitable[BaseException | None]],
         stream_metrics: StreamMetrics,
     ) -> None:
@@ -58,11 +61,13 @@ class Intake:
         self._claim = claim
         self._connected = connected
         self._arrived = arrived
+        self._crowded = crowded
         self._refusal = refusal
         self._metrics = stream_metrics
         self._patience = Patience()
         self._workers: set[asyncio.Task[None]] = set()
         self._worker_ended = asyncio.Event()
+        self._less_crowded = asyncio.Event()
         self._pause_until = 0.0
 
     def pause(self, seconds: float) -> None:
@@ -74,28 +79,32 @@ class Intake:
         """Whether a pause is under way."""
         return asyncio.get_running_loop().time() < self._pause_until
 
+    def look(self) -> None:
+        """Note that it may be less crowded now."""
+        self._less_crowded.set()
+
     async def step(self) -> None:
         """Connect and receive until something goes wrong; then say so, and wait."""
         try:
             await self._connect_and_receive()
         except _Refused as refused:
-            seconds = self._failed(refused.__cause__ or refused)
-            # The connection works meanwhile for what can be settled, and for leases; a new one may have other rights.
+            seconds = self._failed(transient=False)
+            source, stream = self._consumer.source, self._consumer.stream
+            log.error("%s %s: nothing is received, next try in %.0f s: %s", source, stream, seconds, refused)
+            # The connection goes on settling what it may, and renewing leases; the next one may have other rights.
             await asyncio.sleep(seconds)
             await self._close_quietly()
         except Exception as error:
-            seconds = self._failed(error)
+            transient = is_transient(self._consumer, error)
+            seconds = self._failed(transient=transient)
+            self._say(error, transient, seconds)
             await self._close_quietly()
             await asyncio.sleep(seconds)
 
-    def _failed(self, error: BaseException) -> float:
-        """Say what went wrong; return how long to wait."""
+    def _failed(self, *, transient: bool) -> float:
         self._metrics.gauge(metrics.UP, 0)
-        transient = is_transient(self._consumer, error)
         self._metrics.count(metrics.RECONNECTS, kind="transient" if transient else "fatal")
-        seconds = self._patience.next_seconds(transient=transient)
-        self._say(error, transient, seconds)
-        return seconds
+        return self._patience.next_seconds(transient=transient)
 
     async def _connect_and_receive(self) -> None:
         self._metrics.gauge(metrics.UP, 0)
@@ -171,8 +180,11 @@ class Intake:
         if self._cohort is not None and not self._cohort.complete:
             self._metrics.gauge(metrics.UP, 0)
             await self._cohort.ready(self._settings.join_grace_seconds)
+        while self._crowded():
+            self._less_crowded.clear()
+            await wait_until_set(self._less_crowded, 1.0)
         if (refusal := await self._refusal()) is not None:
-            raise _Refused from refusal
+            raise _Refused(f"the broker refuses to settle: {error_text(refusal)}")
 
     async def _stop_workers(self) -> None:
         workers = list(self._workers)
@@ -192,7 +204,9 @@ class Intake:
         """One line per backoff step."""
         source, stream = self._consumer.source, self._consumer.stream
         if transient:
-            log.warning("Receiving from %s %s failed, next try in %.0f s: %s", source, stream, seconds, _text(error))
+            log.warning(
+                "Receiving from %s %s failed, next try in %.0f s: %s", source, stream, seconds, error_text(error)
+            )
         elif isinstance(error, SourceUnavailable):
             log.error("%s %s can't be used, next try in %.0f s: %s", source, stream, seconds, error)
         else:
@@ -201,10 +215,6 @@ class Intake:
                 source,
                 stream,
                 seconds,
-                _text(error),
+                error_text(error),
                 exc_info=error,
             )
-
-
-def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -33,6 +33,9 @@ from airflow_provider_sharedstream.stream.window import BatchWindow
 
 log = logging.getLogger(__name__)
 
+WAITING_WINDOWS = 2
+"""How many times what is with the watchers may wait behind it."""
+
 _closing: set[asyncio.Task[None]] = set()
 """Streams that are being closed: nobody else may hold on to them any more."""
 
@@ -106,6 +109,8 @@ class BrokerStreamProducer(SharedStreamProducer):
             claim=self._claim,
             connected=self._connected,
             arrived=self._arrived,
+            # More would wait here until its lease has run out, and be shown to the watchers for nothing.
+            crowded=lambda: self.assembler.waiting > WAITING_WINDOWS * self.window.size,
             refusal=self.settlement.retry_refused,
             stream_metrics=self.metrics,
         )
@@ -119,7 +124,10 @@ class BrokerStreamProducer(SharedStreamProducer):
         try:
             while True:
                 await self.window.place()
-                deliveries = await self.assembler.next()
+                deliveries = self._still_ours(await self.assembler.next())
+                self.intake.look()
+                if not deliveries:
+                    continue
                 source, stream = self.consumer.source, self.consumer.stream
                 batch = Batch(deliveries, source=source, stream=stream, offered_at=self._clock())
                 self.window.offer(batch)
@@ -282,6 +290,15 @@ class BrokerStreamProducer(SharedStreamProducer):
         elif early:
             self._dispose(Disposition.RELEASE, early)
         self.assembler.add(passed)
+
+    def _still_ours(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Return those whose lease hasn't run out while they waited; the others come again."""
+        if lost := [delivery for delivery in deliveries if self.leases.is_lost(delivery)]:
+            for delivery in lost:
+                self.lanes.hold(delivery, self._clock())
+            self._seal(Sealed(lost, None, "lease lost"))
+            deliveries = [delivery for delivery in deliveries if not delivery.lease_lost]
+        return deliveries
 
     def _conclude(self, batch: Batch, outcome: Outcome) -> None:
         now = self._clock()

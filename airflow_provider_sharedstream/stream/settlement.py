@@ -17,7 +17,7 @@ from airflow_provider_sharedstream.stream.calls import call, is_transient
 from airflow_provider_sharedstream.stream.consumer import BrokerConsumer
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.disposition import Disposition
-from airflow_provider_sharedstream.stream.errors import LeaseLost
+from airflow_provider_sharedstream.stream.errors import LeaseLost, error_text
 from airflow_provider_sharedstream.stream.lanes import LaneGuard
 from airflow_provider_sharedstream.stream.lease import LeaseKeeper
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 LINGER_SECONDS = 0.005
 """Waited before a call, so that what Airflow tells in one go makes one chunk."""
 
+SAY_EVERY_SECONDS = 30.0
 LONGEST_RETRY_SECONDS = 10.0
 LONGEST_REFUSED_SECONDS = 60.0
 
@@ -77,7 +78,8 @@ class SettlementBatcher:
         self._spells: dict[Disposition, Spell] = {}
         self._calls: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
-        self._retry_said = False
+        self._unsaid = 0
+        self._said_at = float("-inf")
 
     def put(self, disposition: Disposition, deliveries: Iterable[Delivery]) -> None:
         """Take over deliveries to be told ``disposition``, in lane order."""
@@ -241,7 +243,6 @@ class SettlementBatcher:
     ) -> None:
         settled = [delivery for delivery in chunk if delivery not in failures] if failures else chunk
         if settled:
-            self._retry_said = False
             self._metrics.count(metrics.SETTLED, len(settled), disposition=disposition.value)
             self._seal(settled, disposition)
         # The last one first, since each is put back at the front of its line.
@@ -273,16 +274,22 @@ class SettlementBatcher:
                 self._backoffs.pop(delivery, None)
             self._refused[delivery] = error
             self._refusals += 1
-        elif not self._retry_said:
-            # Once per spell of trouble, not once per message.
-            self._retry_said = True
-            log.warning("%s failed and is tried again: %s", what, error)
+        else:
+            self._say(what, error)
         wait = 0.0
         if disposition not in self._spells:
             if (backoff := self._backoffs.get(delivery)) is None:
                 backoff = self._backoffs[delivery] = self._backoff(transient)
             wait = backoff.next_seconds()
         self._queue.put_back(disposition, delivery, self._clock() + wait)
+
+    def _say(self, what: str, error: BaseException) -> None:
+        self._unsaid += 1
+        now = self._clock()
+        if now - self._said_at >= SAY_EVERY_SECONDS:
+            log.warning("Settlements tried again: %d; the latest, %s, since: %s", self._unsaid, what, error_text(error))
+            self._unsaid = 0
+            self._said_at = now
 
     @staticmethod
     def _backoff(transient: bool) -> Backoff:

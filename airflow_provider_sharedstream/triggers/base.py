@@ -6,6 +6,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Hashable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
@@ -24,7 +25,7 @@ from airflow_provider_sharedstream.stream.metrics import StreamMetrics
 from airflow_provider_sharedstream.stream.producer import BrokerStreamProducer
 from airflow_provider_sharedstream.stream.settings import StreamSettings
 from airflow_provider_sharedstream.triggers.arguments import COMMON, REQUIRED, Argument, mistakes
-from airflow_provider_sharedstream.triggers.watching import WatchedBatch, watched
+from airflow_provider_sharedstream.triggers.watching import WatchedBatch, is_watched, watched
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +44,14 @@ class BrokerEventTrigger(BaseEventTrigger):
     producer_class: ClassVar[type[BrokerStreamProducer]]
     ARGUMENTS: ClassVar[Mapping[str, Argument]] = {}
     """The source's own arguments; one of the common names here replaces the common one."""
+    filtering = False
+    """Whether a filter of this trigger is at work just now: then another one is called by it."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if (own := cls.__dict__.get("filter_shared_stream")) is not None:
-            cls.filter_shared_stream = watched(own)  # type: ignore[method-assign]
+        # A mixin's too.
+        if not is_watched(cls.filter_shared_stream):
+            cls.filter_shared_stream = watched(cls.filter_shared_stream)  # type: ignore[method-assign]
 
     def __init__(self, common: Mapping[str, Any], **own: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -154,11 +158,12 @@ class BrokerEventTrigger(BaseEventTrigger):
         key = self.shared_stream_key()
         stream = manager.subscribe(trigger_id=0, trigger=self, key=key)
         try:
-            async for event in self.filter_shared_stream(stream):
-                stored_as = manager.bind_pending_event(trigger_id=0, key=key)
-                yield event
-                if stored_as is not None:
-                    manager.confirm_persisted([stored_as])
+            async with aclosing(self.filter_shared_stream(stream)) as events:  # type: ignore[type-var]
+                async for event in events:
+                    stored_as = manager.bind_pending_event(trigger_id=0, key=key)
+                    yield event
+                    if stored_as is not None:
+                        manager.confirm_persisted([stored_as])
         finally:
             await manager.unsubscribe(0, key)
 

@@ -142,8 +142,8 @@ def watched(own_filter: Filter) -> Filter:
     async def filter_shared_stream(
         self: BrokerEventTrigger, shared_stream: AsyncIterator[Any]
     ) -> AsyncGenerator[TriggerEvent, None]:
-        if isinstance(shared_stream, WatchedStream):
-            # Called through super() from a filter that is watched already.
+        if self.filtering:
+            # Called through super() from a filter that is watched, maybe with a stream of the user's own making.
             async with aclosing(own_filter(self, shared_stream)) as events:  # type: ignore[type-var]
                 async for event in events:
                     yield event
@@ -151,10 +151,23 @@ def watched(own_filter: Filter) -> Filter:
         stream = WatchedStream(shared_stream, self)
         try:
             async with aclosing(own_filter(self, stream)) as events:  # type: ignore[type-var]
-                async for event in events:
+                while True:
+                    self.filtering = True
+                    try:
+                        event = await events.__anext__()
+                    except StopAsyncIteration:
+                        return
+                    finally:
+                        self.filtering = False
                     stream.note_event()
                     yield event
         finally:
             stream.leave()
 
+    filter_shared_stream.is_watched = True  # type: ignore[attr-defined]
     return filter_shared_stream
+
+
+def is_watched(filter_shared_stream: Filter) -> bool:
+    """Whether a filter gets a :class:`WatchedStream`."""
+    return getattr(filter_shared_stream, "is_watched", False)

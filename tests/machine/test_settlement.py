@@ -163,7 +163,7 @@ class TestFailures:
             made.put(ACCEPT, some)
             await until(lambda: len(made.sealed) == 30)
             assert all(tries[one] == (4 if some.index(one) % 3 == 0 else 1) for one in some)
-            assert len(caplog.records) <= 5
+            assert len(caplog.records) <= 2
 
     @pytest.mark.parametrize("error", [ConnectionResetError("away"), asyncio.CancelledError(), TimeoutError()])
     @in_virtual_time
@@ -195,9 +195,9 @@ class TestFailures:
             made.broker.on_settle = away
             made.put(ACCEPT, deliveries(1000))
             await asyncio.sleep(600)
-            assert len(caplog.records) == 1
-            # A thousand messages, each every five seconds on average: at most 20 calls a second.
-            assert calls < 600 * 25
+            assert len(caplog.records) <= 600 / 30 + 1
+            # A call every five seconds on average, not one a chunk.
+            assert calls < 300
             assert not made.sealed
             made.broker.on_settle = None
             assert await until(lambda: len(made.sealed) == 1000) < 15
