@@ -112,12 +112,19 @@ class Batch:
     :param source: the kind of source, and
     :param stream: which one, as in the payload.
     :param offered_at: monotonic time at which it goes to the watchers.
+    :param excused: trigger ids of watchers that it doesn't wait for.
     """
 
-    __slots__ = ("deliveries", "lane", "offered_at", "receipts", "source", "stream")
+    __slots__ = ("deliveries", "excused", "lane", "offered_at", "receipts", "source", "stream")
 
     def __init__(
-        self, deliveries: Sequence[Delivery], *, source: str = "", stream: str = "", offered_at: float = 0.0
+        self,
+        deliveries: Sequence[Delivery],
+        *,
+        source: str = "",
+        stream: str = "",
+        offered_at: float = 0.0,
+        excused: frozenset[int] = frozenset(),
     ) -> None:
         self.deliveries = deliveries
         self.source = source
@@ -127,6 +134,7 @@ class Batch:
         # batch delays the settlement of no other.
         self.lane: Hashable = self if lane is None else lane
         self.offered_at = offered_at
+        self.excused = excused
         self.receipts: list[Receipt] = []
 
     def __len__(self) -> int:

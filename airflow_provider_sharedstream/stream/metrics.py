@@ -47,6 +47,16 @@ UNJUDGED = Metric(
 REJECTED = Metric("sharedstream.rejected", "counter", "messages that a watcher rejected")
 LAG = Metric("sharedstream.lag", "gauge", "messages that wait at the broker, where it says", ("lane",))
 
+COHORT_TIMEOUTS = Metric(
+    "sharedstream.cohort_timeouts", "counter", "watchers that the stream goes on without, after waiting for them"
+)
+BLIND = Metric("sharedstream.blind", "counter", "times that it was given up to know who belongs to each stream")
+UNATTENDED = Metric(
+    "sharedstream.unattended",
+    "counter",
+    "messages released because somebody who was to see them had not, or their event was not stored",
+)
+
 METRICS: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 
 

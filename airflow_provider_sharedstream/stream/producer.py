@@ -15,6 +15,7 @@ from typing_extensions import Self
 
 from airflow_provider_sharedstream.stream import metrics
 from airflow_provider_sharedstream.stream.assembler import Assembler
+from airflow_provider_sharedstream.stream.attendance import Attendance, attended, unheard
 from airflow_provider_sharedstream.stream.calls import call
 from airflow_provider_sharedstream.stream.cohort import Cohort, SourceClaim
 from airflow_provider_sharedstream.stream.consumer import BrokerConsumer
@@ -27,12 +28,15 @@ from airflow_provider_sharedstream.stream.lease import LeaseKeeper
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
 from airflow_provider_sharedstream.stream.reconnect import Backoff, never_ending
 from airflow_provider_sharedstream.stream.redelivery import RedeliveryLedger
+from airflow_provider_sharedstream.stream.roster import StreamRoster
 from airflow_provider_sharedstream.stream.settings import StreamSettings
 from airflow_provider_sharedstream.stream.settlement import Sealed, SettlementBatcher
 from airflow_provider_sharedstream.stream.window import BatchWindow
 
 log = logging.getLogger(__name__)
 
+ATTENDANCE_SECONDS = 3.0
+"""How long a stream that ends waits for the next roster, which comes once a second."""
 WAITING_WINDOWS = 2
 """How many times what is with the watchers may wait behind it."""
 
@@ -100,6 +104,9 @@ class BrokerStreamProducer(SharedStreamProducer):
         self.ledger = RedeliveryLedger()
         self.sealed: Counter[Disposition | None] = Counter()
         """Messages by what the broker was told; None: nothing."""
+        self.attendance = Attendance(cohort, self._decide, clock=clock)
+        if cohort is not None:
+            cohort.serve(settings.cohort_timeout_seconds, self.metrics)
         self._claim = SourceClaim(lambda: description)
         self.intake = Intake(
             consumer,
@@ -124,12 +131,21 @@ class BrokerStreamProducer(SharedStreamProducer):
         try:
             while True:
                 await self.window.place()
-                deliveries = self._still_ours(await self.assembler.next())
+                deliveries = await self.assembler.next()
+                if self._cohort is not None and not self._cohort.complete:
+                    # They came with a receive that was under way when somebody left.
+                    await self._cohort.ready(self.settings.join_grace_seconds)
+                deliveries = self._still_ours(deliveries)
                 self.intake.look()
                 if not deliveries:
                     continue
-                source, stream = self.consumer.source, self.consumer.stream
-                batch = Batch(deliveries, source=source, stream=stream, offered_at=self._clock())
+                batch = Batch(
+                    deliveries,
+                    source=self.consumer.source,
+                    stream=self.consumer.stream,
+                    offered_at=self._clock(),
+                    excused=frozenset() if self._cohort is None else self._cohort.roll_call.excused,
+                )
                 self.window.offer(batch)
                 self.metrics.count(metrics.OFFERED)
                 yield batch, batch
@@ -171,6 +187,7 @@ class BrokerStreamProducer(SharedStreamProducer):
         loops = self._tasks
         try:
             await _cancel([self._intake_task] if self._intake_task else [])
+            await self.attendance.finish(min(ATTENDANCE_SECONDS, deadline))
             self._give_back()
             if loops:
                 await self.settlement.flush(deadline)
@@ -226,6 +243,7 @@ class BrokerStreamProducer(SharedStreamProducer):
     async def lanes_revoked(self, lanes: frozenset[Hashable], settle_within_seconds: float) -> None:
         """Settle what is decided, then make void what has arrived on ``lanes``."""
         if settle_within_seconds > 0:
+            await self.attendance.finish(min(ATTENDANCE_SECONDS, settle_within_seconds / 2))
             await self.settlement.flush(settle_within_seconds, lanes)
         self._end_epoch(lanes)
 
@@ -235,7 +253,11 @@ class BrokerStreamProducer(SharedStreamProducer):
         def run(name: str, step: Callable[[], Any]) -> asyncio.Task[None]:
             return asyncio.create_task(never_ending(name, step), name=f"sharedstream-{name}")
 
-        self._tasks = [run("settlement", self.settlement.step), run("lease", self.leases.step)]
+        self._tasks = [
+            run("settlement", self.settlement.step),
+            run("lease", self.leases.step),
+            run("attendance", self.attendance.step),
+        ]
         self._intake_task = run("intake", self.intake.step)
 
     def _connected(self) -> None:
@@ -292,7 +314,10 @@ class BrokerStreamProducer(SharedStreamProducer):
         self.assembler.add(passed)
 
     def _still_ours(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Return those whose lease hasn't run out while they waited; the others come again."""
+        """Return those whose lease and epoch haven't ended while they waited; the others come again."""
+        if void := [delivery for delivery in deliveries if self.lanes.is_void(delivery)]:
+            self._seal(Sealed(void, None, "epoch ended"))
+            deliveries = [delivery for delivery in deliveries if not self.lanes.is_void(delivery)]
         if lost := [delivery for delivery in deliveries if self.leases.is_lost(delivery)]:
             for delivery in lost:
                 self.lanes.hold(delivery, self._clock())
@@ -317,11 +342,28 @@ class BrokerStreamProducer(SharedStreamProducer):
         elif not self.intake.paused:
             # Nobody listens although somebody is subscribed (all have failed): don't empty the queue meanwhile.
             self.intake.pause(self._unheard.next_seconds())
+        self.attendance.put(batch, outcome)
+
+    def _decide(self, batch: Batch, outcome: Outcome, stream: StreamRoster | None) -> None:
+        """Decide what the broker is told about a batch. Never raises."""
+        try:
+            self._judge(batch, outcome, stream)
+        except Exception:
+            log.exception("A batch could not be judged; its messages are released")
+            with suppress(Exception):
+                self._release(batch)
+
+    def _judge(self, batch: Batch, outcome: Outcome, stream: StreamRoster | None) -> None:
         verdicts = self._policy.judge(batch, outcome)
+        if stream is not None and self._cohort is not None:
+            for number in unheard(batch, stream):
+                self._cohort.unheard(number, batch.offered_at)
+            verdicts, released = attended(batch, verdicts, stream, self._policy.release)
+            self.metrics.count(metrics.UNATTENDED, released)
         if self.consumer.limits.lease_seconds is None:
             verdicts = [self._spell_out(verdict) for verdict in verdicts]
         if batch.deliveries[0].lane is not None:
-            verdicts = self._in_lane_order(batch.deliveries, verdicts, now)
+            verdicts = self._in_lane_order(batch.deliveries, verdicts, self._clock())
         for disposition, deliveries in verdicts:
             self._dispose(disposition, deliveries)
 

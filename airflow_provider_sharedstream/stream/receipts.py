@@ -18,12 +18,14 @@ class Receipt:
 
     :param batch: the batch; the receipt puts itself on its list.
     :param watcher: the watcher's name, for dead letters and logs.
+    :param trigger_id: of its row in Airflow's database, by which the roster knows it; None: it has none.
     """
 
-    __slots__ = ("failed", "matched", "matched_all", "rejected", "returned_at", "watcher")
+    __slots__ = ("failed", "matched", "matched_all", "rejected", "returned_at", "trigger_id", "watcher")
 
-    def __init__(self, batch: Batch, watcher: str) -> None:
+    def __init__(self, batch: Batch, watcher: str, trigger_id: int | None = None) -> None:
         self.watcher = watcher
+        self.trigger_id = trigger_id
         self.matched: set[Delivery] = set()
         self.matched_all = False
         self.rejected: dict[Delivery, str] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_provider_sharedstream.stream.disposition import OnReject, OnUnmatched, RejectQuorum
+from airflow_provider_sharedstream.stream.roll_call import COHORT_TIMEOUT_SECONDS
 
 MEBIBYTE = 1024 * 1024
 
@@ -26,7 +27,8 @@ class StreamSettings:
     :param confirm_target_seconds: how long storing a batch's events may take before fewer are offered at once.
     :param ack_timeout_seconds: Airflow's ``[triggerer] shared_stream_ack_timeout``.
     :param subscriber_queue_size: Airflow's ``[triggerer] shared_stream_subscriber_queue_size``.
-    :param join_grace_seconds: wait at start for further watchers of the stream.
+    :param join_grace_seconds: where there is no roster: wait at start for further watchers of the stream.
+    :param cohort_timeout_seconds: how long a watcher that belongs to the stream and doesn't listen is waited for.
     :param close_deadline_seconds: how long closing may spend on telling the broker.
     """
 
@@ -44,6 +46,7 @@ class StreamSettings:
     ack_timeout_seconds: float = 300.0
     subscriber_queue_size: int = 1024
     join_grace_seconds: float = 0.0
+    cohort_timeout_seconds: float = COHORT_TIMEOUT_SECONDS
     close_deadline_seconds: float = 8.0
 
     @property

@@ -23,11 +23,16 @@ from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.errors import InvalidArgument
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
 from airflow_provider_sharedstream.stream.producer import BrokerStreamProducer
+from airflow_provider_sharedstream.stream.roll_call import COHORT_TIMEOUT_SECONDS
 from airflow_provider_sharedstream.stream.settings import StreamSettings
 from airflow_provider_sharedstream.triggers.arguments import COMMON, REQUIRED, Argument, mistakes
+from airflow_provider_sharedstream.triggers.mark import MARK, StreamIdentity, is_ours, without_mark
 from airflow_provider_sharedstream.triggers.watching import WatchedBatch, is_watched, watched
 
 log = logging.getLogger(__name__)
+
+JOIN_GRACE_SECONDS = 3.0
+"""Default of ``[sharedstream] join_grace_seconds``."""
 
 STREAM_COUNTERS = {"match_error": metrics.UNJUDGED, "apply_rejected": metrics.REJECTED, "undecodable": metrics.REJECTED}
 
@@ -52,11 +57,14 @@ class BrokerEventTrigger(BaseEventTrigger):
         # A mixin's too.
         if not is_watched(cls.filter_shared_stream):
             cls.filter_shared_stream = watched(cls.filter_shared_stream)  # type: ignore[method-assign]
+        if "__init__" in cls.__dict__ and not is_ours(cls.__module__):
+            cls.__init__ = without_mark(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(self, common: Mapping[str, Any], **own: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         allowed = self.allowed_arguments()
         given = {**own, **common}
+        given.pop(MARK, None)
         self.arguments: dict[str, Any] = {
             name: given.get(name, None if argument.default is REQUIRED else argument.default)
             for name, argument in allowed.items()
@@ -103,6 +111,8 @@ class BrokerEventTrigger(BaseEventTrigger):
         allowed = self.allowed_arguments()
         stored = {name: _plain(value) for name, value in self.arguments.items() if value != allowed[name].default}
         stored.update((name, _plain(value)) for name, value in sorted(self.unknown_arguments.items()))
+        if not is_ours(type(self).__module__):
+            stored[MARK] = self.stream_identity().mark()
         return f"{type(self).__module__}.{type(self).__qualname__}", stored
 
     def shared_stream_key(self) -> Hashable:
@@ -115,6 +125,17 @@ class BrokerEventTrigger(BaseEventTrigger):
         }
         producer = f"{self.producer_class.__module__}.{self.producer_class.__qualname__}"
         return ("sharedstream", producer, json.dumps(_plain(shared), sort_keys=True))
+
+    @property
+    def source_name(self) -> Hashable:
+        """What names the source, and nothing else. Of sources that are different it may be equal, at no harm. For
+        subclasses whose required arguments can name one source in several ways.
+        """
+        return tuple(str(self.arguments[name]) for name, one in self.ARGUMENTS.items() if one.default is REQUIRED)
+
+    def stream_identity(self) -> StreamIdentity:
+        """Return what the triggerers' supervisors keep the watchers of one source together by."""
+        return StreamIdentity.of(self.shared_stream_key(), (self.producer_class.__name__, self.source_name))
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
@@ -244,7 +265,10 @@ class BrokerEventTrigger(BaseEventTrigger):
             **{name: value for name, value in self.arguments.items() if scopes[name].scope == "stream"},
             ack_timeout_seconds=conf.getfloat("triggerer", "shared_stream_ack_timeout"),
             subscriber_queue_size=conf.getint("triggerer", "shared_stream_subscriber_queue_size"),
-            join_grace_seconds=conf.getfloat("sharedstream", "join_grace_seconds", fallback=3.0),
+            join_grace_seconds=conf.getfloat("sharedstream", "join_grace_seconds", fallback=JOIN_GRACE_SECONDS),
+            cohort_timeout_seconds=conf.getfloat(
+                "sharedstream", "cohort_timeout_seconds", fallback=COHORT_TIMEOUT_SECONDS
+            ),
         )
 
 

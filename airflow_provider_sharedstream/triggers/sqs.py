@@ -59,3 +59,8 @@ class SqsSharedStreamTrigger(BrokerEventTrigger):
             "dead_letter_queue": dead_letter_queue,
         }
         super().__init__(common, **own)
+
+    @property
+    def source_name(self) -> str:
+        """The queue's name, be it given as name, URL or ARN."""
+        return str(self.arguments["sqs_queue"]).rpartition("/")[2].rpartition(":")[2]

@@ -91,12 +91,13 @@ class WatchedStream:
         self._batches = shared_stream
         self._trigger = trigger
         self._watcher = trigger.watcher_name
+        self._trigger_id = trigger.trigger_id
         self._current: WatchedBatch | None = None
         # The trigger has to hold on to its cohort: the registry doesn't.
         self._cohort = cohort_of(trigger.shared_stream_key())
         trouble = trigger.trouble()
         self._decoder = trigger.decoder if trouble is None else Decoder()
-        self._token = self._cohort.join(self._watcher, trouble, trigger.introduction())
+        self._token = self._cohort.join(self._watcher, trouble, trigger.introduction(), trigger_id=self._trigger_id)
 
     def __aiter__(self) -> WatchedStream:
         return self
@@ -109,7 +110,7 @@ class WatchedStream:
                 self._current = None
             batch = await self._batches.__anext__()
             own = self._trigger.own_deliveries(batch.deliveries)
-            self._current = WatchedBatch(batch, own, Receipt(batch, self._watcher), self._decoder)
+            self._current = WatchedBatch(batch, own, Receipt(batch, self._watcher, self._trigger_id), self._decoder)
             if await self._can_be_decoded(own, self._current.receipt):
                 return self._current
 

@@ -1,0 +1,93 @@
+"""The plugin: it starts the cohort's thread where a triggerer starts, and nowhere else.
+
+Airflow calls :meth:`TriggererListener.on_starting` in every component, when the component's job is made. The job has
+neither an id nor a type yet. The supervisor of a triggerer then forks the process that runs the triggers. Just before
+that fork the job has both, and just after it a thread can be started: one that ran already at the fork could leave a
+lock taken for ever in the child. So the listener waits for the fork. A component that is no triggerer is left alone at
+its first fork.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from airflow.listeners import hookimpl
+from airflow.plugins_manager import AirflowPlugin
+
+from airflow_provider_sharedstream.stream.roster import PATH_VARIABLE
+
+log = logging.getLogger(__name__)
+
+
+class _AtFork:
+    """What is done around the fork of a triggerer's runner, once."""
+
+    def __init__(self, job: Any) -> None:
+        self._job: Any = job
+        self._start: tuple[int, Path] | None = None
+        os.register_at_fork(before=self.before, after_in_parent=self.after)
+
+    def before(self) -> None:
+        """Name the roster's file to the process that is about to be made."""
+        job = self._job
+        if job is None or job.job_type is None:
+            return
+        self._job = None
+        if job.job_type != "TriggererJob" or job.id is None:
+            return
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="airflow-sharedstream-"))
+        except OSError as error:
+            log.error("The watchers of one source are not kept together, there is no place for a file: %s", error)
+            return
+        atexit.register(_remove, folder, os.getpid())
+        path = folder / "roster.json"
+        os.environ[PATH_VARIABLE] = str(path)
+        self._start = (job.id, path)
+
+    def after(self) -> None:
+        """Start the thread, in the supervisor."""
+        if self._start is not None:
+            start, self._start = self._start, None
+            threading.Thread(target=_watch, args=start, name="sharedstream-cohort", daemon=True).start()
+
+
+def _remove(folder: Path, pid: int) -> None:
+    # The runner inherits this too.
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _watch(job_id: int, path: Path) -> None:
+    from airflow.configuration import conf
+
+    from airflow_provider_sharedstream.supervisor.watch import turn_off, watch
+
+    if conf.getboolean("sharedstream", "cohort", fallback=True):
+        watch(job_id, path)
+    else:
+        turn_off(job_id, path, "[sharedstream] cohort is off")
+
+
+class TriggererListener:
+    """Airflow's listener."""
+
+    @hookimpl
+    def on_starting(self, component: Any) -> None:
+        """Note a component's job; a worker's start has none."""
+        if hasattr(type(component), "job_type"):
+            _AtFork(component)
+
+
+class SharedStreamPlugin(AirflowPlugin):
+    """Airflow's plugin."""
+
+    name = "sharedstream"
+    listeners = [TriggererListener()]

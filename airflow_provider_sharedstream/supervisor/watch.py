@@ -1,0 +1,203 @@
+"""The thread's loop: read who watches, write the roster, bring together what belongs together.
+
+Nothing that happens here may reach the triggerer: the database may be away, restart, or hold what nobody has foreseen.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_provider_sharedstream.stream.reconnect import Backoff
+from airflow_provider_sharedstream.stream.roster import Roster
+from airflow_provider_sharedstream.supervisor import tables
+from airflow_provider_sharedstream.supervisor.identity import identify
+from airflow_provider_sharedstream.supervisor.membership import Member, Membership
+from airflow_provider_sharedstream.supervisor.ownership import Move, Place, Post, by_place, gather, owner_of, spread
+from airflow_provider_sharedstream.supervisor.tables import WatcherRow
+from airflow_provider_sharedstream.triggers.mark import StreamIdentity
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+log = logging.getLogger(__name__)
+
+EVERY_SECONDS = 1.0
+IDLE_SECONDS = 5.0
+"""Where no trigger in the whole of Airflow is ours."""
+LONGEST_OUTAGE_SECONDS = 10.0
+LONGEST_SURPRISE_SECONDS = 60.0
+
+
+def write_roster(path: Path, roster: Roster) -> None:
+    """Replace the file at once: whoever reads it sees the old one or the new one."""
+    new = path.with_suffix(".new")
+    new.write_text(roster.to_json(), encoding="utf-8")
+    os.replace(new, path)
+
+
+class CohortWatch:
+    """Keeps the roster and the ownership, as one triggerer's supervisor.
+
+    :param job_id: the triggerer's job.
+    :param path: where the roster goes.
+    :param departure_grace_seconds: how long a departed watcher's successor is waited for.
+    :param dead_after_seconds: a triggerer whose last heartbeat is older is dead, as Airflow has it.
+    :param scope: which triggers this triggerer takes; None: it is not known, and it takes none that it has none like.
+    """
+
+    def __init__(
+        self,
+        job_id: int,
+        path: Path,
+        *,
+        departure_grace_seconds: float,
+        dead_after_seconds: float,
+        scope: tables.Scope | None,
+    ) -> None:
+        self._job_id = job_id
+        self._path = path
+        self._dead_after_seconds = dead_after_seconds
+        self._scope = scope
+        self._membership = Membership(job_id, departure_grace_seconds)
+        self._identities: dict[int, StreamIdentity | None] = {}
+        # One that crashes again and again shall not draw streams to itself each time it lives.
+        self._spread_from = time.monotonic() + dead_after_seconds
+
+    def step(self, session: Session) -> float:
+        """Do it once, in a transaction of its own; return how long to wait until the next time."""
+        read_at = time.monotonic()
+        rows = tables.read_watchers(session, self._dead_after_seconds)
+        self._identify(session, rows)
+        ours = [(row, identity) for row in rows if (identity := self._identities[row.trigger_id]) is not None]
+        places = by_place(_post(row, identity) for row, identity in ours)
+        owners = {place: owner_of(posts) for place, posts in places.items()}
+
+        def watched_assets(asset_ids: Iterable[int]) -> Mapping[int, datetime]:
+            return tables.read_watched_assets(session, asset_ids)
+
+        members = (
+            Member(row.trigger_id, identity.stream, owners[_place(row, identity)], row.links, row.name)
+            for row, identity in ours
+        )
+        write_roster(self._path, self._membership.update(members, read_at, watched_assets))
+        self._bring_together(session, places)
+        return EVERY_SECONDS if ours else IDLE_SECONDS
+
+    def _identify(self, session: Session, rows: Iterable[WatcherRow]) -> None:
+        """Find out the streams of triggers not seen before; what a row holds never changes."""
+        new = {row.trigger_id: row for row in rows if row.trigger_id not in self._identities}
+        self._identities = {row.trigger_id: self._identities.get(row.trigger_id) for row in rows}
+        if new:
+            arguments = tables.read_arguments(session, new)
+            for number, row in new.items():
+                if number in arguments:
+                    self._identities[number] = identify(row.name, row.classpath, arguments[number])
+                else:
+                    # Deleted between the two queries.
+                    self._identities[number] = None
+
+    def _bring_together(self, session: Session, places: Mapping[Place, list[Post]]) -> None:
+        moves = gather(places)
+        if not moves and time.monotonic() >= self._spread_from:
+            mine = {place: posts for place, posts in places.items() if self._takes(place, posts)}
+            claim = spread(mine, self._job_id)
+            moves = [] if claim is None else [claim]
+        for move in moves:
+            self._make(session, move)
+
+    def _takes(self, place: Place, posts: Iterable[Post]) -> bool:
+        if self._scope is not None:
+            return self._scope.takes(place.team, place.queue)
+        return any(post.triggerer_id == self._job_id for post in posts)
+
+    def _make(self, session: Session, move: Move) -> None:
+        session.commit()
+        if tables.lock_owners(session, move.as_read) == move.as_read:
+            tables.assign(session, move.trigger_ids, move.to)
+            log.info("Triggers %s are moved to triggerer %d", sorted(move.trigger_ids), move.to)
+        session.commit()
+
+
+def _place(row: WatcherRow, identity: StreamIdentity) -> Place:
+    return Place(row.team, row.queue, identity.source)
+
+
+def _post(row: WatcherRow, identity: StreamIdentity) -> Post:
+    return Post(row.trigger_id, _place(row, identity), row.triggerer_id, row.alive)
+
+
+def watch(job_id: int, path: Path) -> None:
+    """Watch until the process ends. Never raises.
+
+    :param job_id: the triggerer's job.
+    :param path: where the roster goes.
+    """
+    outage, surprise = Backoff(1.0, LONGEST_OUTAGE_SECONDS), Backoff(1.0, LONGEST_SURPRISE_SECONDS)
+    keeper: CohortWatch | None = None
+    worked = False
+    while True:
+        began = time.monotonic()
+        try:
+            if keeper is None:
+                keeper = _cohort_watch(job_id, path)
+            pause = _step(keeper)
+            if outage.failures:
+                log.info("Who belongs to each stream can be read again")
+            outage.reset()
+            surprise.reset()
+            worked = True
+        except tables.TablesChanged as error:
+            turn_off(job_id, path, f"this Airflow is not one of those it was made for ({tables.CHECKED}): {error}")
+            return
+        except Exception as error:
+            if tables.is_outage(error):
+                if not outage.failures:
+                    log.warning("Who belongs to each stream can't be read at present, and is tried again: %s", error)
+                pause = outage.next_seconds()
+            elif not worked and tables.is_change(error):
+                turn_off(job_id, path, f"it was made for Airflow {tables.CHECKED}, and this one refuses: {error}")
+                return
+            else:
+                pause = surprise.next_seconds()
+                log.exception("Who belongs to each stream can't be read, and is tried again in %.0f s", pause)
+        time.sleep(max(0.1, pause - (time.monotonic() - began)))
+
+
+def turn_off(job_id: int, path: Path, why: str) -> None:
+    """Let streams know that there will be no roster, and say so."""
+    log.error(
+        "The watchers of one source are not kept together: %s. With more than one triggerer, messages can be lost for "
+        "watchers that run apart.",
+        why,
+    )
+    try:
+        write_roster(path, Roster(job_id, time.monotonic(), off=why))
+    except OSError as error:
+        log.error("%s can't be written: %s", path, error)
+
+
+def _step(keeper: CohortWatch) -> float:
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        return keeper.step(session)
+
+
+def _cohort_watch(job_id: int, path: Path) -> CohortWatch:
+    from airflow.configuration import conf
+
+    tables.check()
+    two_parses = 2.0 * conf.getfloat("dag_processor", "min_file_process_interval", fallback=30.0)
+    return CohortWatch(
+        job_id,
+        path,
+        departure_grace_seconds=float(conf.get("sharedstream", "departure_grace_seconds", fallback="") or two_parses),
+        dead_after_seconds=conf.getfloat("triggerer", "triggerer_health_check_threshold", fallback=30.0),
+        scope=tables.scope_of(job_id),
+    )
