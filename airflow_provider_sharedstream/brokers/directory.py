@@ -44,6 +44,8 @@ WAIT_SECONDS = 2.0
 CONNECT_SECONDS = 20.0
 HANGS_SECONDS = 30.0
 """A call that has not come on for so long is reported. It can't be given up: it ends when the file system answers."""
+CONTENT_AT_ONCE_BYTES = 8 * 1024 * 1024
+"""No further content is read in one receive after so much."""
 UNREADABLE_SECONDS = 60.0
 """How long a file that may not be read is passed over."""
 
@@ -110,7 +112,7 @@ class DirectoryConsumer:
         try:
             self.identity = await self._thread.call(f"looking at {self.stream!r}", self._check, CONNECT_SECONDS)
         except OSError as error:
-            raise self._places.clear(error) from error
+            self._places.raise_clearly(error)
         self._scanner.stopped = False
         self._ready.clear()
         self._scan_at = 0.0
@@ -152,24 +154,28 @@ class DirectoryConsumer:
                 raise
             return None
         except OSError as error:
-            raise self._places.clear(error) from error
+            self._places.raise_clearly(error)
 
     def _scan(self) -> list[File] | None:
         self._places.verify()
-        settled = self._scanner.scan()
-        if settled is None:
-            return None
-        self._fates.forget(self._scanner.is_present)
-        self._unreadable.intersection_update(settled)
-        return [file for file in settled if self._fates.may_be_offered(file)]
+        ready = self._scanner.scan(self._fates.may_be_offered)
+        if ready is not None:
+            self._fates.forget(self._scanner.is_present)
+            self._unreadable = set(filter(self._scanner.is_present, self._unreadable))
+        return ready
 
     def _next_ready(self, most: int) -> list[File]:
         wanted: list[File] = []
-        while self._ready and len(wanted) < most:
+        room = CONTENT_AT_ONCE_BYTES
+        while self._ready and len(wanted) < most and room > 0:
             file = self._ready.popleft()
             if self._fates.may_be_offered(file):
                 wanted.append(file)
+                room -= file.size if self._is_carried(file) else 0
         return wanted
+
+    def _is_carried(self, file: File) -> bool:
+        return 0 < self._content_up_to_bytes >= file.size
 
     def _look(self, wanted: Sequence[File]) -> list[_Found]:
         """Return those that are still there (the scan may be a while ago), with their content."""
@@ -177,7 +183,7 @@ class DirectoryConsumer:
         for file in wanted:
             self._thread.progress()
             path = self._places.path(file)
-            if file.size > self._content_up_to_bytes or not self._content_up_to_bytes:
+            if not self._is_carried(file):
                 if files.is_there(path, file):
                     found.append(_Found(file, None))
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import shutil
 import stat
 from collections.abc import Mapping
@@ -146,22 +147,26 @@ def move(path: str, file: File, target: str) -> None:
 
 def write_durably(path: str, content: Mapping[str, Any]) -> None:
     """Write a JSON file that is there as a whole after a power failure, or not at all."""
-    folder, base = os.path.split(path)
+    folder = os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
-    passing = os.path.join(folder, f"{OURS}{_digest(base)}")
-    with open(passing, "wb") as opened:
-        opened.write(json.dumps(content, indent=2, ensure_ascii=False).encode())
-        _sync(opened)
-    os.replace(passing, path)
+    passing = _passing(folder)
+    try:
+        with open(passing, "xb") as opened:
+            opened.write(json.dumps(content, indent=2, ensure_ascii=False).encode())
+            _sync(opened)
+        os.replace(passing, path)
+    finally:
+        with suppress(OSError):
+            os.unlink(passing)
     _sync_directory(folder)
 
 
 def _copy(path: str, file: File, target: str) -> bool:
     """Copy ``file`` durably; return whether it was still there."""
     folder = os.path.dirname(target)
-    passing = os.path.join(folder, f"{OURS}{file.tag}")
+    passing = _passing(folder)
     try:
-        with _open(path, file) as source, open(passing, "wb") as copy:
+        with _open(path, file) as source, open(passing, "xb") as copy:
             shutil.copyfileobj(source, copy, 1024 * 1024)
             status = os.fstat(source.fileno())
             with suppress(OSError):  # not every file system has permissions
@@ -210,6 +215,11 @@ def _put_back(aside: str, path: str) -> None:
             os.rename(aside, path)
             return
     os.unlink(aside)
+
+
+def _passing(folder: str) -> str:
+    """Return the path of a file that is not complete yet; nobody else uses it, not even for the same file."""
+    return os.path.join(folder, OURS + secrets.token_hex(8))
 
 
 def _digest(*parts: object) -> str:

@@ -11,7 +11,7 @@ import stat
 import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NoReturn
 
 from airflow_provider_sharedstream.brokers import directory_files as files
 from airflow_provider_sharedstream.brokers.directory_files import File
@@ -122,7 +122,6 @@ class Places:
         self._archive = None if archive_directory is None else Place("archive_directory", archive_directory)
         self._rejected = None if rejected_directory is None else Place("rejected_directory", rejected_directory)
         self.verify = self._directory.verify
-        self.clear = self._directory.clear
 
     def check(self) -> Collection[tuple[int, int]]:
         """Find out whether all of them can be used; return device and inode of those that files go to.
@@ -136,6 +135,11 @@ class Places:
             if place.identity == self._directory.identity:
                 raise SourceUnavailable(f"{place.shown}: it is the watched directory itself, and its files come again")
         return {place.identity for place in targets if place.identity is not None}
+
+    def raise_clearly(self, error: OSError) -> NoReturn:
+        """Raise ``error``, or one that says what to change where somebody has to change something."""
+        clear = self._directory.clear(error)
+        raise clear from (None if clear is error else error)
 
     def path(self, file: File) -> str:
         """Return where ``file`` is."""

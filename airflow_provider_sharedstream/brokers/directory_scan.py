@@ -9,8 +9,8 @@ import re
 import stat
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from heapq import merge
 from operator import attrgetter
-from typing import NamedTuple
 
 from airflow_provider_sharedstream.brokers.directory_files import OURS, File, recover
 
@@ -18,10 +18,8 @@ log = logging.getLogger(__name__)
 
 oldest_first = attrgetter("modified_ns", "name")
 
-
-class _Seen(NamedTuple):
-    file: File
-    since: float
+SORTED_AT_ONCE = 5_000
+"""Sorting can't be interrupted; a hundred thousand files at once would keep the event loop for half a second."""
 
 
 class Scanner:
@@ -51,8 +49,9 @@ class Scanner:
         self._ignore = ignore
         self._settle_seconds = settle_seconds
         self._progress = progress
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[File, float] = {}
         self._said: set[str] = set()
+        self._failure: OSError | None = None
         self.not_into: Collection[tuple[int, int]] = ()
         """Device and inode of directories that are not looked into: where files are moved to."""
         self.stopped = False
@@ -60,36 +59,39 @@ class Scanner:
         self.scans = 0
         """Scans made so far."""
 
-    def scan(self) -> list[File] | None:
+    def scan(self, wanted: Callable[[File], bool]) -> list[File] | None:
         """Return the files that are settled, the oldest first; None if stopped.
 
+        :param wanted: leaves the others out.
         :raises OSError: the directory itself can't be read.
         """
         before, seen = self._seen, {}
-        settled: list[File] = []
+        settled: list[list[File]] = [[]]
         for name, status in self._regular_files():
             if self.stopped:
                 return None
             now = time.monotonic()
             file = File.seen(name, status)
-            known = before.get(name)
-            if known is None or known.file != file:
-                known = _Seen(file, now)
-            seen[name] = known
-            if now - known.since >= self._settle_seconds:
-                settled.append(known.file)
+            since = seen[file] = before.get(file, now)
+            if now - since >= self._settle_seconds and wanted(file):
+                if len(settled[-1]) == SORTED_AT_ONCE:
+                    settled.append([])
+                settled[-1].append(file)
+        if self._failure is not None and not seen:
+            raise self._failure
         self._seen = seen
         self.scans += 1
-        settled.sort(key=oldest_first)
-        return settled
+        for some in settled:
+            some.sort(key=oldest_first)
+        return list(merge(*settled, key=oldest_first))
 
     def is_present(self, file: File) -> bool:
         """Whether the last scan saw ``file``."""
-        known = self._seen.get(file.name)
-        return known is not None and known.file == file
+        return file in self._seen
 
     def _regular_files(self) -> Iterator[tuple[str, os.stat_result]]:
         is_ignored = any_of(self._ignore)
+        self._failure = None
         folders = [""]
         while folders:
             folder = folders.pop()
@@ -100,10 +102,15 @@ class Scanner:
                     continue
                 if is_ignored(entry.name):
                     continue
-                name = os.path.join(folder, entry.name)
+                name = f"{folder}/{entry.name}" if folder else entry.name
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    # One bad file hides no other; where all are bad, it's not the files.
+                    self._failure = error
+                    self._say_once("stat", f"{entry.path!r} can't be looked at: {error.strerror}")
                     continue
                 if stat.S_ISREG(status.st_mode):
                     yield name, status

@@ -216,18 +216,13 @@ class BrokerEventTrigger(BaseEventTrigger):
 
         return MessagePipeline(
             self.decoder,
-            self.matcher,
+            Matcher(arguments["match"]),
             apply_function,
             arguments["on_error"],
             count,
             arguments["max_payload_bytes"],
             arguments["on_oversize"],
         )
-
-    @property
-    def matcher(self) -> Matcher:
-        """Which messages are this watcher's own. For subclasses whose arguments say more about it than ``match``."""
-        return Matcher(self.arguments["match"])
 
     @property
     def decoder(self) -> Decoder:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 from typing_extensions import Unpack
 
 from airflow_provider_sharedstream.brokers.directory import IGNORED, DirectorySharedStreamProducer
-from airflow_provider_sharedstream.messages import Message
-from airflow_provider_sharedstream.messages.match import Matcher
+from airflow_provider_sharedstream.messages.payload import visible_text
+from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.triggers.arguments import (
     FLAG,
     REQUIRED,
@@ -117,6 +118,8 @@ class DirectoryFileDeleteTrigger(BrokerEventTrigger):
         for name in ("filename", "pattern"):
             if given[name] is not None:
                 yield from self._never_matches(name, given[name])
+        if given["on_unmatched"] == "dead_letter" and given["rejected_directory"] is None:
+            yield "on_unmatched='dead_letter': there is nowhere to put them without rejected_directory"
         if given["decode"] not in ("auto", "json") and not given["content_up_to_bytes"]:
             yield f"decode={given['decode']!r}: there is nothing to decode without content_up_to_bytes"
 
@@ -127,38 +130,17 @@ class DirectoryFileDeleteTrigger(BrokerEventTrigger):
             if any(fnmatch.fnmatchcase(part, ignored) for part in wanted.split("/")):
                 yield f"{argument}={wanted!r}: ignore has {ignored!r}, which hides it"
 
-    @property
-    def matcher(self) -> Matcher:
-        """Which files are this watcher's own."""
-        return FileMatcher(self.arguments["filename"], self.arguments["pattern"], self.arguments["match"])
+    def own_deliveries(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Return the files whose names are this watcher's: its filter, a user's own one too, sees no others."""
+        return [delivery for delivery in deliveries if self._is_own_name(visible_text(delivery.handle.name))]
 
-
-class FileMatcher(Matcher):
-    """A condition on a file's name, on top of ``match``.
-
-    :param filename: the name; or
-    :param pattern: a shell pattern of it.
-    :param expression: as for :class:`Matcher`.
-    """
-
-    __slots__ = ("_is_name",)
-
-    def __init__(self, filename: str | None, pattern: str | None, expression: Any = None) -> None:
-        super().__init__(expression)
-        text = re.escape(filename) if filename is not None else fnmatch.translate(pattern or "*")
-        self._is_name = re.compile(text).fullmatch
-
-    @property
-    def matches_all(self) -> bool:
-        """Whether there is no condition at all."""
-        return False
-
-    def matches(self, message: Message) -> bool:
-        """Return whether the file is the watcher's own. Never raises."""
-        # Where the body is the content, the attributes say what the file is.
-        about = message.attributes or message.body
-        name = about.get("name") if isinstance(about, Mapping) else None
-        return isinstance(name, str) and self._is_name(name) is not None and super().matches(message)
+    @cached_property
+    def _is_own_name(self) -> Callable[[str], object]:
+        filename, pattern = self.arguments["filename"], self.arguments["pattern"]
+        if isinstance(pattern, str):
+            return re.compile(fnmatch.translate(pattern)).match
+        # Arguments of another type are held back before a file comes.
+        return lambda name: name == filename
 
 
 def _path(given: Any) -> Any:

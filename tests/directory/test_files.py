@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -211,6 +213,30 @@ def test_written_to_during_a_move_to_another_file_system(
     files.move(str(path), file, str(target))
     assert path.read_text() == "content and more"
     assert os.listdir(other_file_system) == []
+
+
+def test_two_moves_of_one_file_at_once_do_not_spoil_it(
+    tmp_path: Path, other_file_system: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A stream that was closed while it copied, and the one that came after it.
+    path, target = tmp_path / "a.bin", other_file_system / "a-1.bin"
+    content = os.urandom(3_000_000)
+    path.write_bytes(content)
+    file = seen(path)
+    both_have_begun = threading.Barrier(2)
+    original = shutil.copyfileobj
+
+    def copy(*args: object) -> None:
+        both_have_begun.wait(60)
+        original(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(files.shutil, "copyfileobj", copy)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(files.move, str(path), file, str(target)) for _ in range(2)]:
+            done.result()
+    assert target.read_bytes() == content
+    assert os.listdir(other_file_system) == ["a-1.bin"]
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_full_target_keeps_the_file_and_leaves_no_part(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fnmatch
 import logging
 import os
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,10 @@ def names(scanned: list[File] | None) -> list[str]:
     return [file.name for file in scanned]
 
 
+def every(file: File) -> bool:
+    return True
+
+
 def age(path: Path, seconds: float) -> None:
     at = time.time() - seconds
     os.utime(path, (at, at))
@@ -36,7 +44,7 @@ def test_the_oldest_first(tmp_path: Path) -> None:
     for name, seconds in (("b", 30), ("c", 10), ("a", 20), ("d", 10_000)):
         (tmp_path / name).write_text("")
         age(tmp_path / name, seconds)
-    assert names(scanner(tmp_path).scan()) == ["d", "b", "a", "c"]
+    assert names(scanner(tmp_path).scan(every)) == ["d", "b", "a", "c"]
 
 
 def test_names_of_unfinished_files_are_passed_over(tmp_path: Path) -> None:
@@ -52,14 +60,14 @@ def test_names_of_unfinished_files_are_passed_over(tmp_path: Path) -> None:
         "~a",
     ):
         (tmp_path / name).write_text("")
-    assert sorted(names(scanner(tmp_path).scan())) == ["a.csv", "part.csv", "~a"]
-    assert len(names(scanner(tmp_path, ignore=()).scan())) == 9
+    assert sorted(names(scanner(tmp_path).scan(every))) == ["a.csv", "part.csv", "~a"]
+    assert len(names(scanner(tmp_path, ignore=()).scan(every))) == 9
 
 
 def test_capital_letters_are_told_from_small_ones(tmp_path: Path) -> None:
     for name in ("a.TMP", "a.tmp"):
         (tmp_path / name).write_text("")
-    assert names(scanner(tmp_path).scan()) == ["a.TMP"]
+    assert names(scanner(tmp_path).scan(every)) == ["a.TMP"]
 
 
 def test_only_regular_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -73,8 +81,8 @@ def test_only_regular_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
         listener.bind(str(tmp_path / "socket"))
         looking = scanner(tmp_path)
         with caplog.at_level(logging.WARNING):
-            assert names(looking.scan()) == ["file"]
-            looking.scan()
+            assert names(looking.scan(every)) == ["file"]
+            looking.scan(every)
     # Said, and said once.
     assert len(caplog.records) == 1
     assert "no file" in caplog.text
@@ -90,7 +98,7 @@ def test_recursive(tmp_path: Path) -> None:
     looking = scanner(inbox, recursive=True)
     status = (inbox / "done").stat()
     looking.not_into = {(status.st_dev, status.st_ino)}
-    assert names(looking.scan()) == ["2026/01/a.csv"]
+    assert names(looking.scan(every)) == ["2026/01/a.csv"]
 
 
 def test_a_folder_that_may_not_be_read_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +113,47 @@ def test_a_folder_that_may_not_be_read_hides_no_other(tmp_path: Path, monkeypatc
         return original(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    assert names(scanner(tmp_path, recursive=True).scan()) == ["open/a.csv"]
+    assert names(scanner(tmp_path, recursive=True).scan(every)) == ["open/a.csv"]
+
+
+class Bad:
+    """An entry that can't be looked at."""
+
+    def __init__(self, entry: os.DirEntry[str]) -> None:
+        self.name, self.path = entry.name, entry.path
+
+    def stat(self, *, follow_symlinks: bool) -> os.stat_result:
+        raise OSError(errno.EIO, "Input/output error", self.path)
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, directory: Path, bad: str) -> None:
+    entries = [Bad(entry) if fnmatch.fnmatch(entry.name, bad) else entry for entry in os.scandir(directory)]
+
+    @contextlib.contextmanager
+    def scandir(path: str) -> Iterator[Any]:
+        yield iter(entries)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+
+
+def test_a_bad_file_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text("")
+    spoil(monkeypatch, tmp_path, "b")
+    looking = scanner(tmp_path)
+    assert names(looking.scan(every)) == names(looking.scan(every)) == ["a", "c"]
+    assert len(caplog.records) == 1
+    assert "Input/output error" in caplog.text
+
+
+def test_where_all_are_bad_it_is_not_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text("")
+    spoil(monkeypatch, tmp_path, "*")
+    with pytest.raises(OSError, match="Input/output error"):
+        scanner(tmp_path).scan(every)
 
 
 def test_a_file_is_settled_when_two_looks_agree(tmp_path: Path) -> None:
@@ -118,9 +166,9 @@ def test_a_file_is_settled_when_two_looks_agree(tmp_path: Path) -> None:
         with path.open("a") as opened:
             opened.write("more")
         age(path, 10_000)
-        assert looking.scan() == []
+        assert looking.scan(every) == []
         time.sleep(0.25)
-    assert names(looking.scan()) == ["a.csv"]
+    assert names(looking.scan(every)) == ["a.csv"]
 
 
 def test_a_time_in_the_future_is_no_hindrance(tmp_path: Path) -> None:
@@ -128,9 +176,9 @@ def test_a_time_in_the_future_is_no_hindrance(tmp_path: Path) -> None:
     path.write_text("")
     age(path, -1_000_000)
     looking = scanner(tmp_path, settle_seconds=0.1)
-    assert looking.scan() == []
+    assert looking.scan(every) == []
     time.sleep(0.15)
-    assert names(looking.scan()) == ["a.csv"]
+    assert names(looking.scan(every)) == ["a.csv"]
 
 
 def test_a_change_within_one_size_and_time_is_seen(tmp_path: Path) -> None:
@@ -138,17 +186,17 @@ def test_a_change_within_one_size_and_time_is_seen(tmp_path: Path) -> None:
     path.write_text("1234")
     before = path.stat()
     looking = scanner(tmp_path, settle_seconds=0.2)
-    assert looking.scan() == []
+    assert looking.scan(every) == []
     time.sleep(0.25)
     path.write_text("4321")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert looking.scan() == []
+    assert looking.scan(every) == []
 
 
 def test_a_name_that_is_no_text(tmp_path: Path) -> None:
     with open(os.fsencode(tmp_path) + b"/caf\xe9.csv", "w"):
         pass
-    (file,) = scanner(tmp_path).scan() or ()
+    (file,) = scanner(tmp_path).scan(every) or ()
     assert file.name == "caf\udce9.csv"
     assert file.id.encode().startswith(b"caf\\udce9.csv@")
 
@@ -156,15 +204,15 @@ def test_a_name_that_is_no_text(tmp_path: Path) -> None:
 def test_what_a_killed_process_left_behind_is_recovered(tmp_path: Path) -> None:
     (tmp_path / ".sharedstream-0123456789abcdef-a.csv").write_text("put back")
     looking = scanner(tmp_path, ignore=())
-    looking.scan()
-    assert names(looking.scan()) == ["a.csv"]
+    looking.scan(every)
+    assert names(looking.scan(every)) == ["a.csv"]
 
 
 def test_a_stopped_scan_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("")
     looking = scanner(tmp_path)
     looking.stopped = True
-    assert looking.scan() is None
+    assert looking.scan(every) is None
 
 
 FILE = File("a", 1, 2, 3, 4)

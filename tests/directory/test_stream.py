@@ -10,15 +10,18 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_sharedstream.messages import Message
 from airflow_provider_sharedstream.messages.files import archived_file
+from airflow_provider_sharedstream.triggers.directory import DirectoryFileDeleteTrigger
 from tests.airflow_loop import triggerer, until
-from tests.directory.conftest import Inbox, RecordedConsumer
+from tests.directory.conftest import QUICK, Inbox, RecordedConsumer
 
 FUNCTIONS = "tests.directory.functions"
 
@@ -317,6 +320,21 @@ async def test_contents_that_cannot_be_stored_are_rejected_with_a_reason(inbox: 
     assert all(reason["reason"] for reason in reasons)
 
 
+async def test_much_content_comes_in_portions(inbox: Inbox, consumers: list[RecordedConsumer]) -> None:
+    for n in range(40):
+        inbox.put(f"{n:02}.txt", f"{n:02}" + "x" * 1_000_000)
+    consumer = RecordedConsumer(
+        directory=str(inbox.path), settle_seconds=0, poke_interval=0.1, content_up_to_bytes=1_048_576
+    )
+    await consumer.connect()
+    portions = []
+    while sum(portions) < 40:
+        portions.append(len(await consumer.receive(100)))
+    assert max(portions) <= 9
+    assert len(set(consumer.offered)) == 40
+    await consumer.close()
+
+
 async def test_names_that_are_no_text(inbox: Inbox) -> None:
     for name in (b"caf\xe9.csv", b"new\nline.csv", "größe €.csv".encode(), b"\xed\xa0\x80.csv"):
         with open(os.fsencode(inbox.path) + b"/" + name, "w") as opened:
@@ -341,6 +359,36 @@ async def test_events_are_small(inbox: Inbox) -> None:
         await until(lambda: len(watcher.ids) == 200, "all files")
     assert max(len(json.dumps(event.payload)) for event in watcher.events) <= 65_536 + 200
     assert max(len(event.payload["messages"]) for event in watcher.events) <= 100
+
+
+class OwnFilter(DirectoryFileDeleteTrigger):
+    """As Airflow's documentation shows it."""
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
+        async for batch in shared_stream:
+            if names := [message.body["name"] for message in batch]:
+                yield TriggerEvent({"messages": [{"id": name} for name in names]})
+
+
+async def test_a_users_own_filter_sees_the_files_of_its_pattern(inbox: Inbox) -> None:
+    async with triggerer() as running:
+        watcher = running.start(OwnFilter(inbox.path, pattern="*.csv", **QUICK))
+        other = running.start(OwnFilter(inbox.path, filename="a.flag", **QUICK))
+        for name in ("a.csv", "b.csv", "a.flag", "nobodys.txt"):
+            inbox.put(name)
+        await until(lambda: inbox.names == ["nobodys.txt"], "the files taken away")
+    assert sorted(watcher.ids) == ["a.csv", "b.csv"]
+    assert other.ids == ["a.flag"]
+
+
+async def test_match_is_on_top_of_the_name(inbox: Inbox) -> None:
+    async with triggerer() as running:
+        watcher = running.start(inbox.trigger(pattern="*.csv", match="body.size > `3`"))
+        for name, content in (("large.csv", "1234"), ("small.csv", "123"), ("large.txt", "1234")):
+            inbox.put(name, content)
+        await until(lambda: watcher.ids, "the file")
+        await until(lambda: inbox.names == ["large.txt", "small.csv"], "the file taken away")
+    assert [body["name"] for body in watcher.bodies] == ["large.csv"]
 
 
 async def test_run_works_alone(inbox: Inbox) -> None:

@@ -12,9 +12,10 @@ from airflow.serialization.decoders import smart_decode_trigger_kwargs
 from airflow.serialization.encoders import encode_trigger
 from airflow.triggers.base import BaseEventTrigger
 
+from airflow_provider_sharedstream.brokers.directory_files import File
+from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.errors import InvalidArgument
-from airflow_provider_sharedstream.stream.message import Message
-from airflow_provider_sharedstream.triggers.directory import DirectoryFileDeleteTrigger, FileMatcher
+from airflow_provider_sharedstream.triggers.directory import DirectoryFileDeleteTrigger
 
 GIVEN: list[dict[str, Any]] = [
     {"directory": "/data/in", "filename": "go.flag"},
@@ -92,6 +93,7 @@ def test_what_one_watcher_wants_is_not_in_the_key() -> None:
         ({"filename": "a", "ignore": [1]}, ["ignore=[1]", "text"]),
         ({"filename": "a", "content_up_to_bytes": 10**9}, ["content_up_to_bytes", "1048576"]),
         ({"filename": "a", "on_unmatched": "release"}, ["on_unmatched='release'", "'leave'"]),
+        ({"filename": "a", "on_unmatched": "dead_letter"}, ["on_unmatched", "rejected_directory"]),
         ({"filename": "a", "decode": "text"}, ["decode='text'", "content_up_to_bytes"]),
         ({"filename": "a", "match": "body."}, ["match"]),
         ({"filename": "a", "arhive_directory": "/x"}, ["arhive_directory", "archive_directory"]),
@@ -116,14 +118,15 @@ def test_neither_constructor_nor_factory_raise_on_what_was_stored(bad: Any) -> N
         assert trigger.serialize()[1]["of_the_future"] == 1
 
 
-def about(name: str, **more: Any) -> Message:
-    return Message(id=name, body={"name": name, **more})
+def delivery(name: str) -> Delivery:
+    return Delivery(id=name, body=None, handle=File(name, 1, 2, 3, 4))
 
 
 @pytest.mark.parametrize(
     ("given", "ours", "others"),
     [
         ({"filename": "a.csv"}, ["a.csv"], ["A.csv", "a.csv.gz", "xa.csv", "a_csv", "sub/a.csv"]),
+        ({"filename": "caf\\udce9.csv"}, ["caf\udce9.csv"], ["cafe.csv"]),
         ({"filename": "a[1]*.csv"}, ["a[1]*.csv"], ["a1x.csv"]),
         ({"pattern": "*.csv"}, ["a.csv", ".csv", "sub/a.csv", "new\nline.csv"], ["a.CSV", "a.csv\n", "a.csv.gz"]),
         ({"pattern": "report-[0-9][0-9].?sv"}, ["report-07.csv", "report-99.tsv"], ["report-7.csv", "report-0x.csv"]),
@@ -131,19 +134,6 @@ def about(name: str, **more: Any) -> Message:
     ],
 )
 def test_which_files_are_a_watchers(given: dict[str, Any], ours: list[str], others: list[str]) -> None:
-    matcher = DirectoryFileDeleteTrigger("/data/in", **given).matcher
-    assert [name for name in ours + others if matcher.matches(about(name))] == ours
-
-
-def test_match_is_on_top_of_the_name() -> None:
-    matcher = DirectoryFileDeleteTrigger("/data/in", pattern="*.csv", match="body.size > `10`").matcher
-    assert matcher.matches(about("a.csv", size=11))
-    assert not matcher.matches(about("a.csv", size=9))
-    assert not matcher.matches(about("a.txt", size=11))
-
-
-def test_where_the_body_is_the_content_the_name_is_among_the_attributes() -> None:
-    matcher = FileMatcher("a.csv", None, "body.name == 'mine'")
-    assert matcher.matches(Message(id="1", body={"name": "mine"}, attributes={"name": "a.csv"}))
-    assert not matcher.matches(Message(id="1", body={"name": "mine"}, attributes={"name": "b.csv"}))
-    assert not matcher.matches(Message(id="1", body=None))
+    trigger = DirectoryFileDeleteTrigger("/data/in", **given)
+    own = trigger.own_deliveries([delivery(name) for name in ours + others])
+    assert [one.id for one in own] == ours
