@@ -124,7 +124,8 @@ class BrokerEventTrigger(BaseEventTrigger):
             if allowed[name].scope != "filter" and value != allowed[name].default
         }
         producer = f"{self.producer_class.__module__}.{self.producer_class.__qualname__}"
-        return ("sharedstream", producer, json.dumps(_plain(shared), sort_keys=True))
+        plain = {name: _plain(value) for name, value in shared.items()}
+        return ("sharedstream", producer, json.dumps(plain, sort_keys=True, default=repr))
 
     @property
     def source_name(self) -> Hashable:
@@ -277,7 +278,12 @@ def _report(batch: WatchedBatch, found: Counter[str]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` as it comes back from storage, with the keys of dicts sorted; what isn't JSON stays as it is."""
+    """Return ``value`` as it comes back from storage, in one form whichever way it was written: 7 for 7.0, keys sorted.
+
+    What isn't JSON stays as it is.
+    """
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     try:
         return json.loads(json.dumps(value, sort_keys=True, allow_nan=False))
     except (TypeError, ValueError):
