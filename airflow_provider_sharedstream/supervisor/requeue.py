@@ -1,0 +1,142 @@
+"""Every stored event reaches a run.
+
+Airflow 3.3's scheduler makes a run for the events up to the moment at which its queue row was made, then deletes the
+row. The rest of a burst stays stored without a run until the asset's next event; so does what was stored while a Dag
+was paused. And where two triggerers store events of one Dag's assets, one of a little earlier may become visible after
+the run for its time has been made: no later run takes it. Both are found here and given back to the scheduler.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from airflow.observability import stats
+
+from airflow_provider_sharedstream.stream.metrics import Metric
+from airflow_provider_sharedstream.supervisor import requeue_tables as tables
+from airflow_provider_sharedstream.supervisor.requeue_tables import Late, Pair, Stranded
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+log = logging.getLogger(__name__)
+
+REQUEUED = Metric(
+    "sharedstream.requeued",
+    "counter",
+    "events given back to the scheduler because no run had taken them; `reason`: `stranded`, `late`",
+    ("dag_id", "reason"),
+)
+"""It has no source and no stream: an event doesn't say of which it is."""
+
+OLDEST = timedelta(days=7)
+"""Older events are left alone: whose runs Airflow's ``db clean`` has removed look just like them."""
+
+LATE_EVERY_SECONDS = 5.0
+LATE_WITHIN = timedelta(seconds=60)
+"""How long an event may take from its time to being visible; triggerers' clocks may differ by less."""
+LATE_WITHIN_AT_START = timedelta(minutes=10)
+
+MICROSECOND = timedelta(microseconds=1)
+"""The databases' precision."""
+
+
+class Requeue:
+    """Finds events without a run, and queues their Dags again.
+
+    Any number of them may sweep one database, beside any number of schedulers: it locks a Dag as a scheduler does
+    while it makes the Dag's runs, and looks again under the lock.
+
+    It is off where ``[sharedstream] requeue_stranded_events`` is false, and where Airflow strands nothing.
+    """
+
+    def __init__(self) -> None:
+        from airflow.configuration import conf
+
+        self.on = conf.getboolean("sharedstream", "requeue_stranded_events", fallback=True)
+        if self.on and not tables.strands_events():
+            self.on = False
+            log.info("This Airflow queues every event by itself: no event has to be given back to its scheduler")
+        self._left: dict[Pair, datetime] = {}
+        """What was judged not to be stranded, by its newest event."""
+        self._late_at = 0.0
+        self._late_from = datetime.now(timezone.utc) - LATE_WITHIN_AT_START
+        self._postponed_to = self._late_from
+
+    def sweep(self, session: Session, asset_ids: Collection[int]) -> int:
+        """Do it once; return how many Dags were queued. It commits.
+
+        :param asset_ids: the assets that triggers of ours watch for.
+        """
+        if not self.on or not asset_ids:
+            return 0
+        if time.monotonic() >= self._late_at:
+            began = datetime.now(timezone.utc)
+            self._mend_late(session, asset_ids)
+            self._late_at = time.monotonic() + LATE_EVERY_SECONDS
+            self._late_from = began - LATE_WITHIN
+        oldest = datetime.now(timezone.utc) - OLDEST
+        found = tables.find_stranded(session, asset_ids, oldest)
+        session.commit()
+        self._left = {one.pair: one.newest for one in found if self._left.get(one.pair) == one.newest}
+        return sum(self._queue(session, one.pair, oldest) for one in found if one.pair not in self._left)
+
+    def _queue(self, session: Session, pair: Pair, oldest: datetime) -> bool:
+        if not tables.lock(session, pair.dag_id):
+            session.rollback()
+            return False
+        # Nobody makes runs of the Dag now: what was seen before the lock may have been taken meanwhile.
+        found = tables.find_stranded(session, [pair.asset_id], oldest, pair=pair)
+        if not found:
+            session.rollback()
+            return False
+        stranded = found[0]
+        if not self._is_to_run(session, stranded):
+            session.rollback()
+            self._left[pair] = stranded.newest
+            return False
+        events, name = tables.count_events(session, stranded), tables.asset_name(session, pair)
+        queued = tables.queue(session, pair, stranded.newest)
+        session.commit()
+        if queued:
+            log.info("Dag %s is queued again for %d events of %s that no run had taken", pair.dag_id, events, name)
+            _count("stranded", pair, events)
+        return queued
+
+    def _is_to_run(self, session: Session, stranded: Stranded) -> bool:
+        pair, since = stranded.pair, stranded.run_after or stranded.since
+        if stranded.newest <= stranded.since and not tables.belongs(session, stranded):
+            return False
+        deleted = tables.deleted_until(session, pair, since)
+        if deleted is not None and stranded.newest <= deleted:
+            log.info("Events of Dag %s up to %s were deleted by somebody and are left alone", pair.dag_id, deleted)
+            return False
+        return tables.reaches(session, pair)
+
+    def _mend_late(self, session: Session, asset_ids: Collection[int]) -> None:
+        """Give late events a time that the next run takes, in their order; the sweep then finds them."""
+        deleted: dict[Pair, datetime | None] = {}
+        for late in tables.find_late(session, asset_ids, self._late_from):
+            if late.pair not in deleted:
+                deleted[late.pair] = tables.deleted_until(session, late.pair, self._late_from)
+            until = deleted[late.pair]
+            if (until is None or late.timestamp > until) and self._postpone(session, late):
+                log.info("Event %d became visible after its run of Dag %s", late.event_id, late.pair.dag_id)
+                _count("late", late.pair, 1)
+        session.commit()
+
+    def _postpone(self, session: Session, late: Late) -> bool:
+        self._postponed_to = max(datetime.now(timezone.utc), late.run_after + MICROSECOND, self._postponed_to)
+        self._postponed_to += MICROSECOND
+        return tables.postpone(session, late, self._postponed_to)
+
+
+def _count(reason: str, pair: Pair, events: int) -> None:
+    try:
+        stats.incr(REQUEUED.name, events, tags={"dag_id": pair.dag_id, "reason": reason})
+    except Exception as error:  # a metric is no reason to leave an event without a run
+        log.debug("The metric %s can't be told: %s", REQUEUED.name, error)
