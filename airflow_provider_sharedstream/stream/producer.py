@@ -8,6 +8,8 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
@@ -85,6 +87,7 @@ class BrokerStreamProducer(SharedStreamProducer):
         self._connects = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._intake_task: asyncio.Task[None] | None = None
+        self._intake_stopped = False
         self._closing: asyncio.Task[None] | None = None
         self._decided: set[Delivery] = set()
         self._unheard = Backoff(1.0, 60.0)
@@ -151,8 +154,7 @@ class BrokerStreamProducer(SharedStreamProducer):
                 yield batch, batch
         finally:
             # Airflow calls advance for what is resolved, then aclose; no further message is taken meanwhile.
-            if self._intake_task is not None:
-                self._intake_task.cancel()
+            self._stop_intake()
 
     def get_advance_lane(self, broker_payload: Batch) -> Hashable:
         """Return the batch's lane: its own where the broker has no order."""
@@ -186,7 +188,7 @@ class BrokerStreamProducer(SharedStreamProducer):
         deadline = self.settings.close_deadline_seconds
         loops = self._tasks
         try:
-            await _cancel([self._intake_task] if self._intake_task else [])
+            await asyncio.gather(*self._stop_intake(), return_exceptions=True)
             await self.attendance.finish(min(ATTENDANCE_SECONDS, deadline))
             self._give_back()
             if loops:
@@ -205,6 +207,15 @@ class BrokerStreamProducer(SharedStreamProducer):
             finally:
                 self._claim.drop()
                 self.metrics.gauge(metrics.UP, 0)
+
+    def _stop_intake(self) -> list[asyncio.Task[None]]:
+        """Cancel the intake, once: what a receive returns at that moment would be lost to a second time."""
+        if self._intake_task is None:
+            return []
+        if not self._intake_stopped:
+            self._intake_stopped = True
+            self._intake_task.cancel()
+        return [self._intake_task]
 
     def _give_back(self) -> None:
         """Release what nobody has decided about."""
@@ -390,10 +401,10 @@ class BrokerStreamProducer(SharedStreamProducer):
     def _in_lane_order(self, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict], now: float) -> list[Verdict]:
         """Put each delivery's verdict to the lane guard, in the order of the lane."""
         wished = {delivery: verdict.disposition for verdict in verdicts for delivery in verdict.deliveries}
-        allowed: dict[Disposition, list[Delivery]] = {}
-        for delivery in deliveries:
-            allowed.setdefault(self.lanes.judge(delivery, wished[delivery], now), []).append(delivery)
-        return [Verdict(disposition, some) for disposition, some in allowed.items()]
+        judged = [(self.lanes.judge(delivery, wished[delivery], now), delivery) for delivery in deliveries]
+        # In runs: what is told of a delivery may cover all that lies before it, as a committed offset does.
+        runs = groupby(judged, key=itemgetter(0))
+        return [Verdict(disposition, [delivery for _, delivery in run]) for disposition, run in runs]
 
     def _is_undecided(self, delivery: Delivery) -> bool:
         return delivery in self.budget.open and delivery not in self._decided
@@ -404,8 +415,8 @@ class BrokerStreamProducer(SharedStreamProducer):
         if disposition is Disposition.LAPSE:
             self._seal(Sealed(deliveries, None, "not heard, or no longer ours"))
             return
-        self._decided.update(deliveries)
         self.settlement.put(disposition, deliveries)
+        self._decided.update(deliveries)
 
     def _seal(self, sealed: Sealed) -> None:
         deliveries = sealed.deliveries

@@ -249,12 +249,19 @@ async def test_settlements_that_are_refused_hold_the_stream_until_they_work(capl
     async with triggerer() as running:
         watcher = running.start(QueueTrigger(name))
         publish(queue, 500)
-        await asyncio.sleep(600)
-        assert sum(1 for stored in queue.messages.values() if stored.count) <= 150, "taken, and can't be settled"
+
+        def taken() -> int:
+            return sum(1 for stored in queue.messages.values() if stored.count)
+
+        await asyncio.sleep(30)
+        first = taken()
+        assert first < 300
+        await asyncio.sleep(570)
+        assert taken() == first, "taken although nothing can be settled"
         # What has been held for too long is let go of, and others are tried.
         await asyncio.sleep(1200)
         assert len(queue.messages) == 500
-        assert sum(1 for stored in queue.messages.values() if stored.count) <= 300
+        assert taken() < first + 200
         assert len(loud(caplog)) <= 60
         assert any("not allowed" in line.getMessage() for line in loud(caplog))
         assert len(consumer.calls["settle"]) < 300
