@@ -76,7 +76,7 @@ format: $(VENV)/.made ## let ruff format, sort imports and mend what it can
 	@$(BIN)/ruff check --fix --exit-zero
 	@$(BIN)/ruff format
 
-types: $(VENV)/.made ## mypy --strict
+types: $(VENV)/.made $(VENV)/.servicebus-emulator ## mypy --strict
 	@echo "==> mypy"
 	@$(BIN)/mypy $(TYPED)
 

@@ -55,6 +55,11 @@ def producer_of(watcher: Watcher) -> BrokerStreamProducer:
     return PRODUCERS[watcher.trigger.arguments["name"]]
 
 
+def number_of(delivery: Delivery) -> int:
+    assert delivery.body is not None
+    return int(json.loads(delivery.body)["n"])
+
+
 async def receive_all(consumer: BrokerConsumer, count: int, seconds: float = LONG_SECONDS) -> list[Delivery]:
     """Receive until `count` deliveries are there."""
     found: list[Delivery] = []
@@ -89,7 +94,7 @@ class Conformance:
         consumer = source.consumer()
         await consumer.connect()
         found = await receive_all(consumer, 25)
-        assert sorted(json.loads(d.body)["n"] for d in found) == list(range(25))
+        assert sorted(number_of(d) for d in found) == list(range(25))
         assert len({d.id for d in found}) == 25
         for start in range(0, 25, consumer.limits.settle_batch):
             assert not await consumer.settle(Disposition.ACCEPT, found[start : start + consumer.limits.settle_batch])
@@ -230,7 +235,7 @@ class Conformance:
         consumer = source.consumer()
         await consumer.connect()
         found = await receive_all(consumer, 10, 2 * LONG_SECONDS)
-        assert {json.loads(d.body)["n"] for d in found} == set(range(10))
+        assert {number_of(d) for d in found} == set(range(10))
         await consumer.close()
 
     async def test_nothing_leaks_from_twenty_connections(self, harness: Harness) -> None:
@@ -310,7 +315,7 @@ class Conformance:
             assert isinstance(batch, Batch)
             ids.update(d.id for d in batch.deliveries)
             await producer.advance([AdvanceItem(payload, AdvanceOutcome(acked=0, failed=0, rejected=0))])
-        await stream.aclose()
+        await stream.aclose()  # type: ignore[attr-defined]
         await producer.aclose()
         assert await source.pending() == 4
 
@@ -426,7 +431,7 @@ class Conformance:
             await consumer.connect()
             # At once, long before a lease could have run out.
             found = await receive_all(consumer, 30, LONG_SECONDS)
-            assert {json.loads(d.body)["n"] for d in found} == set(range(30, 60))
+            assert {number_of(d) for d in found} == set(range(30, 60))
             await consumer.close()
 
     async def test_a_lane_keeps_its_order(self, harness: Harness) -> None:
@@ -503,7 +508,7 @@ class Conformance:
             await source.publish([text.encode() for text in odd])
             await until(lambda: len(watcher.ids) >= len(odd), "all bodies")
             await until(emptied(source), "an empty source")
-        expected = ["plain text", "a JSON string", [], 0, None, *odd[5:]]
+        expected: list[Any] = ["plain text", "a JSON string", [], 0, None, *odd[5:]]
         assert sorted(map(repr, watcher.bodies)) == sorted(map(repr, expected))
 
 
