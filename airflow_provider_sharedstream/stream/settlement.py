@@ -227,7 +227,8 @@ class SettlementBatcher:
                 failures.update(await call(what, consumer.store_dead_letters(copies), seconds=None))
                 for delivery in copies:
                     delivery.parked = delivery not in failures
-            chunk = [delivery for delivery in chunk if delivery.parked]
+            _fail_what_lies_behind(failures, chunk)
+            chunk = [delivery for delivery in chunk if delivery not in failures]
             disposition = Disposition.ACCEPT
         if chunk:
             failures.update(await call(what, consumer.settle(disposition, chunk), seconds=None))
@@ -310,3 +311,13 @@ class SettlementBatcher:
             if disposition is None:
                 self._lanes.hold(delivery, self._clock())
         self._sealed(Sealed(deliveries, disposition, cause))
+
+
+def _fail_what_lies_behind(failures: dict[Delivery, BaseException], chunk: Sequence[Delivery]) -> None:
+    """Note as failed what lies in a lane behind a failure: to accept it might accept the one before it too."""
+    stuck: dict[Hashable, BaseException] = {}
+    for delivery in chunk:
+        if (error := failures.get(delivery)) is not None:
+            stuck.setdefault(delivery.lane, error)
+        elif delivery.lane is not None and (error := stuck.get(delivery.lane)) is not None:
+            failures[delivery] = error
