@@ -1,0 +1,97 @@
+"""Who is there, and from where each goes on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Hashable
+
+from airflow_provider_sharedstream.brokers.rest_positions import Positions, PositionUnreadable
+from airflow_provider_sharedstream.brokers.rest_store import AssetGone, StateStoreTrouble
+from airflow_provider_sharedstream.brokers.rest_tracks import Tracks
+from airflow_provider_sharedstream.brokers.rest_watcher import SILENT, RestWatcher
+from airflow_provider_sharedstream.stream.errors import SourceUnavailable
+from airflow_provider_sharedstream.stream.reconnect import Backoff
+
+log = logging.getLogger(__name__)
+
+
+class Attendance:
+    """The watchers of an endpoint.
+
+    :param positions: up to where each asset has read.
+    :param tracks: which of them ask together.
+    :param introductions: what those who listen now say of themselves.
+    """
+
+    def __init__(self, positions: Positions, tracks: Tracks, introductions: Callable[[], Collection[Hashable]]) -> None:
+        self._positions = positions
+        self._tracks = tracks
+        self._introductions = introductions
+        self._backoff = Backoff(1.0, 60.0)
+        self.welcome_at = 0.0
+        """Monotonic time before which newcomers are not looked after, since it failed."""
+
+    def watchers(self) -> frozenset[RestWatcher]:
+        """Return everybody who listens. Somebody always does: whoever drives the adapter alone says nothing of
+        himself.
+        """
+        known = frozenset(one for one in self._introductions() if isinstance(one, RestWatcher))
+        return known or frozenset((SILENT,))
+
+    def present(self) -> list[RestWatcher]:
+        """Return those who listen and whose position is known; let go of who has left."""
+        watchers = self.watchers()
+        self._tracks.keep({watcher.lead for watcher in watchers})
+        leads = self._tracks.leads
+        return [watcher for watcher in watchers if watcher.lead in leads]
+
+    def newcomers(self) -> list[RestWatcher]:
+        """Return those who listen and whose position is not known."""
+        watchers = self.watchers()
+        self._tracks.keep({watcher.lead for watcher in watchers})
+        leads = self._tracks.leads
+        return sorted((w for w in watchers if w.lead not in leads), key=lambda w: (w.assets, str(w.number)))
+
+    async def welcome(self) -> None:
+        """Find out up to where newcomers have read, and put them on their way.
+
+        :raises SourceUnavailable: nobody is on the way, since what is stored can't be understood.
+        :raises StateStoreTrouble: nobody is on the way, since it can't be found out.
+        """
+        loaded: dict[str, None] = {}
+        trouble: Exception | None = None
+        for watcher in self.newcomers():
+            try:
+                await self._load(watcher)
+                loaded[watcher.lead] = None
+            except (AssetGone, StateStoreTrouble, PositionUnreadable) as error:
+                trouble = error
+        # Who has left meanwhile is let go of at the next look.
+        self._tracks.join(lead for lead in loaded if lead not in self._tracks.leads)
+        if trouble is None:
+            self._backoff.reset()
+            return
+        if not self._tracks.leads:
+            raise trouble if isinstance(trouble, StateStoreTrouble) else SourceUnavailable(str(trouble))
+        seconds = self._backoff.next_seconds()
+        self.welcome_at = time.monotonic() + seconds
+        log.error("A watcher can't begin, next try in %.0f s: %s", seconds, trouble)
+
+    async def _load(self, watcher: RestWatcher) -> None:
+        stored = [asset for asset in watcher.assets if await self._positions.load(asset)]
+        if stored and watcher.lead not in stored:
+            # An asset was added to the trigger: it goes on where the trigger stands.
+            self._positions.copy(stored[0], watcher.lead)
+        position = self._positions.of(watcher.lead)
+        if not position.begun and any(w.first_poll == "all" for w in self.watchers() if w.lead == watcher.lead):
+            position.begin()
+
+    def followers(self, lead: str) -> set[str]:
+        """Return the assets whose positions go with that of ``lead``: its own, and those of its watchers that lead
+        nobody.
+        """
+        watchers = self.watchers()
+        leads = {watcher.lead for watcher in watchers}
+        others = {asset for watcher in watchers if watcher.lead == lead for asset in watcher.assets}
+        return {lead} | (others - leads)
