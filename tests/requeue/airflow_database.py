@@ -240,7 +240,7 @@ def _configure() -> None:
     settings.configure_vars()
     settings.reconfigure_orm()
     if settings.SQL_ALCHEMY_CONN.startswith("mysql"):
-        # `settings.configure_adapters` asks for mysqlclient, which has to be compiled. This is what it does with PyMySQL.
+        # `settings.configure_adapters` asks for mysqlclient, which has to be compiled; this is what it does else.
         import pymysql.converters
         from pendulum import DateTime
 

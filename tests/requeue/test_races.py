@@ -1,0 +1,173 @@
+"""Several schedulers, several sweepers and several triggerers on one database."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from airflow.models.dag import DagModel
+from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
+
+from airflow_provider_sharedstream.supervisor import requeue_tables
+from airflow_provider_sharedstream.supervisor.requeue import Requeue
+from airflow_provider_sharedstream.supervisor.requeue_tables import Pair
+from tests.requeue.airflow_database import AirflowDatabase, now, watched
+
+
+class Actors:
+    """Threads that go on until they are told to stop; a database that is locked for a moment is tried again."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.failures: list[BaseException] = []
+        self.turns: Counter[str] = Counter()
+
+    def start(
+        self, name: str, turn: Callable[[], Any], *, turns: int | None = None, pause_seconds: float = 0.0
+    ) -> None:
+        def act() -> None:
+            while not self._stop.is_set() and (turns is None or self.turns[name] < turns):
+                try:
+                    turn()
+                    self.turns[name] += 1
+                except OperationalError:
+                    time.sleep(0.01)
+                except BaseException as error:
+                    self.failures.append(error)
+                    return
+                time.sleep(pause_seconds)
+
+        self._threads.append(threading.Thread(target=act, name=name))
+        self._threads[-1].start()
+
+    def join(self, names: str) -> None:
+        for thread in self._threads:
+            if thread.name.startswith(names):
+                thread.join()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self.join("")
+
+
+def another_scheduler(database: AirflowDatabase) -> AirflowDatabase:
+    """The same database, with a scheduler of its own."""
+    other = object.__new__(AirflowDatabase)
+    other.__dict__.update(database.__dict__, _scheduler=None)
+    assert other.scheduler is not database.scheduler
+    return other
+
+
+@pytest.mark.parametrize("schedule", ["either", "each"])
+def test_everybody_at_once(database: AirflowDatabase, schedule: str) -> None:
+    """Every event is in a run. Where one triggerer stores a Dag's events, each is in one run only."""
+    number = 60
+    if schedule == "either":
+        database.parse("d", watched("a") | watched("b"), max_active_runs=1000)
+    else:
+        database.parse("d", [watched("a")], max_active_runs=1000)
+        database.parse("e", [watched("b")], max_active_runs=1000)
+    assets = database.asset_ids()
+    database.sweep()
+    # SQLite has one writer, and Airflow runs one scheduler on it.
+    many = 1 if database.dialect == "sqlite" else 2
+    actors = Actors()
+    for one in range(many):
+        scheduler = another_scheduler(database)
+        actors.start(f"scheduler {one}", scheduler.schedule, pause_seconds=0.05)
+        requeue = Requeue()
+
+        def sweep(requeue: Requeue = requeue) -> None:
+            with database.sessions() as session:
+                requeue.sweep(session, assets)
+
+        actors.start(f"sweeper {one}", sweep, pause_seconds=0.02)
+    for asset in ("a", "b"):
+        actors.start(f"triggerer {asset}", lambda asset=asset: database.event(asset), turns=number)
+    actors.join("triggerer")
+    actors.stop()
+    assert actors.failures == []
+    assert min(actors.turns.values()) > 3, actors.turns
+
+    requeue = Requeue()
+    for _ in range(20):
+        # Late events are looked for every few seconds.
+        requeue._late_at = 0.0
+        database.schedule()
+        if not database.sweep(requeue) and not database.queued():
+            break
+    events = Counter(database.taken("d") + database.taken("e"))
+    assert len(events) == 2 * number
+    if schedule == "each":
+        assert set(events.values()) == {1}
+
+
+def test_a_scheduler_that_makes_runs_meanwhile(database: AirflowDatabase) -> None:
+    """What was seen before the lock has been taken by a run: it isn't queued again."""
+    database.parse("d", [watched("a")])
+    database.burst("a", 3)
+    database.schedule()
+    seen = requeue_tables.find_stranded
+
+    def then_a_run(session: Any, *args: Any, **arguments: Any) -> Any:
+        found = seen(session, *args, **arguments)
+        if not arguments:
+            session.commit()
+            database.event("a")
+            database.schedule()
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(requeue_tables, "find_stranded", then_a_run)
+        assert database.sweep() == 0
+    assert database.queued() == set()
+    assert Counter(database.taken("d")).most_common(1)[0][1] == 1
+
+
+def test_a_dag_that_a_scheduler_has_locked(database: AirflowDatabase) -> None:
+    """It is left to the next sweep, and not waited for."""
+    if database.dialect == "sqlite":
+        pytest.skip("SQLite locks no rows: a writer waits for the other")
+    database.parse("d", [watched("a")])
+    database.burst("a", 3)
+    database.schedule()
+    with database.sessions() as session:
+        session.execute(select(DagModel).where(DagModel.dag_id == "d").with_for_update())
+        began = time.monotonic()
+        assert database.sweep() == 0
+        assert time.monotonic() - began < 30
+    assert database.sweep() == 1
+
+
+def test_two_that_queue_the_same(database: AirflowDatabase) -> None:
+    """The second finds the row and leaves it; its transaction goes on."""
+    database.parse("d", [watched("a")])
+    pair = Pair(database.asset_id("a"), "d")
+    with database.sessions() as session:
+        assert requeue_tables.queue(session, pair, now())
+        session.commit()
+        assert not requeue_tables.queue(session, pair, now())
+        assert session.scalar(select(DagModel.dag_id)) == "d"
+
+
+def test_a_sweep_that_fails_leaves_nothing_behind(database: AirflowDatabase) -> None:
+    database.parse("d", [watched("a")])
+    database.burst("a", 3)
+    database.schedule()
+    requeue = Requeue()
+    with pytest.MonkeyPatch.context() as patch:
+
+        def fail(*args: Any) -> None:
+            raise OperationalError("queue", {}, Exception("the database is away"))
+
+        patch.setattr(requeue_tables, "queue", fail)
+        with pytest.raises(OperationalError):
+            database.sweep(requeue)
+    assert database.queued() == set()
+    assert database.sweep(requeue) == 1
