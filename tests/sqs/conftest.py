@@ -45,3 +45,8 @@ def sqs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sqs]:
         os.environ[f"AIRFLOW_CONN_{Sqs.conn_id.upper()}"] = server.connection(proxy.endpoint_url)
         print(f"\nSQS tests run on {server.taken}")
         yield Sqs(server, proxy)
+
+
+@pytest.fixture(autouse=True)
+def _short_join_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__SHAREDSTREAM__JOIN_GRACE_SECONDS", "0.5")
