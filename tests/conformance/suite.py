@@ -325,7 +325,7 @@ class Conformance:
         source = await harness.source()
         async with triggerer() as running:
             faults = Faults()
-            watcher = watch(running, source, faults, apply_function=f"{FILTERS}.slow", apply_timeout_seconds=240)
+            watcher = watch(running, source, faults, apply_function=f"{FILTERS}.slow", apply_timeout_seconds=150)
             await source.publish(numbered(2, seconds=3 * harness.lease_seconds))
             await until(lambda: len(watcher.ids) >= 2, "two messages", LONG_SECONDS + 3 * harness.lease_seconds)
             await until(emptied(source), "an empty source")
@@ -337,7 +337,7 @@ class Conformance:
         source = await harness.source()
         async with triggerer() as running:
             faults = Faults(renew=False)
-            watcher = watch(running, source, faults, apply_function=f"{FILTERS}.slow", apply_timeout_seconds=240)
+            watcher = watch(running, source, faults, apply_function=f"{FILTERS}.slow", apply_timeout_seconds=150)
             await source.publish(numbered(1, seconds=2 * harness.lease_seconds))
             await until(lambda: len(watcher.ids) >= 2, "a repeat", LONG_SECONDS + 5 * harness.lease_seconds)
             assert set(repeated(watcher.ids)) == set(watcher.ids)
