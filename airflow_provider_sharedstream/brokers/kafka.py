@@ -2,12 +2,14 @@
 
 ========================  ==========================================================================
 ``kafka_session``         one connection as a member of a group
+``kafka_pulse``           whether the brokers still answer, and the lag
 ``kafka_membership``      what is ours in the group: rebalances, positions, commits
 ``kafka_topics``          which topics are read, and where a partition begins
 ``kafka_delivery``        a record as a delivery
 ``kafka_dead_letters``    the copy of a rejected record
 ``kafka_client``          stopping a client, asking why it can't connect
 ``kafka_errors``          what Kafka's errors mean
+``kafka_log``             keeps aiokafka's log short
 ========================  ==========================================================================
 """
 

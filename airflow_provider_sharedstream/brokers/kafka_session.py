@@ -7,16 +7,16 @@ import itertools
 import logging
 import os
 import socket
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_sharedstream.brokers.kafka_client import stopped, why_unreachable
-from airflow_provider_sharedstream.brokers.kafka_errors import ClientBroken, LostContact, NotConnected, text
+from airflow_provider_sharedstream.brokers.kafka_errors import ClientBroken, LostContact, NoReport, NotConnected
+from airflow_provider_sharedstream.brokers.kafka_log import calm
 from airflow_provider_sharedstream.brokers.kafka_membership import Membership, Phase
+from airflow_provider_sharedstream.brokers.kafka_pulse import Pulse
 from airflow_provider_sharedstream.brokers.kafka_topics import Beginnings, Topics
 from airflow_provider_sharedstream.connections.kafka import KafkaSettings
-from airflow_provider_sharedstream.stream import metrics
 from airflow_provider_sharedstream.stream.consumer import LaneOwner
 from airflow_provider_sharedstream.stream.errors import SourceUnavailable
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
@@ -27,15 +27,16 @@ WAIT_SECONDS = 1.0
 """How long a poll waits when there is nothing."""
 SLACK_SECONDS = 1.0
 """How much longer it may take: aiokafka waits without a limit for a rebalance to end."""
-PULSE_SECONDS = 10.0
-"""How often the brokers are asked where partitions end: for the lag, and to see that they answer."""
-PULSE_LIMIT_SECONDS = 8.0
-SILENCE_SECONDS = 15.0
-"""How much longer than a session the brokers may be silent before everything begins anew."""
+PLACE_SECONDS = 10.0
+"""How long the brokers may take to say where a partition begins."""
+MOST_PLACEMENTS = 100
+"""How often in a row partitions may be without a place to begin."""
 NO_LIMIT_MS = 2**31 - 1
 """aiokafka's limit of the time between two polls, after which it leaves the group. A full budget polls nothing, and is
 no reason to leave.
 """
+
+NO_SUCH_TOPIC = "there is no such topic, or the connection's user may not see it. Create it, correct the name"
 
 RECORDS = Mapping[Any, Sequence[Any]]
 _INSTANCES = itertools.count()
@@ -77,12 +78,12 @@ class KafkaSession:
         from aiokafka.coordinator.assignors.range import RangePartitionAssignor
         from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
+        calm()
         self._settings = settings
         self._topics = topics
         self._beginnings = beginnings
         self._dead_letter_topic = dead_letter_topic
         self._wait_for_topics = wait_for_topics
-        self._metrics = stream_metrics
         given = dict(settings.consumer)
         assignors = {"range": RangePartitionAssignor, "roundrobin": RoundRobinPartitionAssignor}
         given["partition_assignment_strategy"] = (assignors[given["partition_assignment_strategy"]],)
@@ -97,10 +98,8 @@ class KafkaSession:
             max_poll_interval_ms=NO_LIMIT_MS,
         )
         self.membership = Membership(self._consumer, owner)
-        self._heard_at = time.monotonic()
-        self._silence = ""
-        self._pulse: asyncio.Task[None] | None = None
-        self._absent_since: float | None = None
+        self._pulse = Pulse(self._consumer, topics, self.membership, settings.consumer, stream_metrics)
+        self._placements = 0
         self.broken: Exception | None = None
         """Why nothing will come any more."""
 
@@ -128,19 +127,22 @@ class KafkaSession:
         else:
             self._consumer.subscribe(topics=sorted(self._topics.literal), listener=listener)
         await self._wait_joined()
-        self._pulse = asyncio.create_task(self._keep_pulse(), name="sharedstream-kafka-pulse")
+        self._pulse.start()
 
     def _check_topics(self, there: Collection[str]) -> None:
-        missing = self._topics.missing(there)
-        hint = "there is no such topic, or the connection's user may not see it. Create it, correct the name"
-        if missing and not self._wait_for_topics:
-            raise SourceUnavailable(
-                f"topics={missing!r}: {hint}, or set missing_topics='wait', which reads the others and waits for it."
-            )
-        if missing:
+        self._check_missing(there)
+        if missing := self._topics.missing(there):
             log.warning("topics=%r: not there yet; they are read from when they are", missing)
         if self._dead_letter_topic is not None and self._dead_letter_topic not in there:
-            raise SourceUnavailable(f"dead_letter_topic={self._dead_letter_topic!r}: {hint}.")
+            raise SourceUnavailable(f"dead_letter_topic={self._dead_letter_topic!r}: {NO_SUCH_TOPIC}.")
+
+    def _check_missing(self, there: Collection[str]) -> None:
+        missing = self._topics.missing(there)
+        if missing and not self._wait_for_topics:
+            raise SourceUnavailable(
+                f"topics={missing!r}: {NO_SUCH_TOPIC}, or set missing_topics='wait', which reads the others and waits "
+                "for it."
+            )
 
     async def _wait_joined(self) -> None:
         from aiokafka import TopicPartition
@@ -167,19 +169,21 @@ class KafkaSession:
 
         try:
             found = await self._getmany(most, self.membership.resume_due(WAIT_SECONDS))
-            if found:
-                self._heard_at = time.monotonic()
-                self.membership.handed_out(found)
         except NoOffsetForPartitionError:
-            await self._place()
+            await self._placed(self._place())
             return {}
         except OffsetOutOfRangeError as error:
-            await self._beginnings.return_to_range(self._consumer, error.args[0], self.membership.seek)
+            seek = self.membership.seek
+            await self._placed(self._beginnings.return_to_range(self._consumer, error.args[0], seek))
             return {}
         except Exception as error:
             # aiokafka would say the same again at once, for ever.
             self.broken = error
             raise
+        self._placements = 0
+        if found:
+            self._pulse.heard()
+            self.membership.handed_out(found)
         return found
 
     async def _getmany(self, most: int, wait_seconds: float) -> RECORDS:
@@ -200,6 +204,19 @@ class KafkaSession:
         found: RECORDS = polling.result() if polling.done() else {}
         return found
 
+    async def _placed(self, placing: Coroutine[Any, Any, None]) -> None:
+        """Place partitions. aiokafka asks for it without a pause until each has its place."""
+        self._placements += 1
+        if self._placements > MOST_PLACEMENTS:
+            self.broken = ClientBroken("partitions don't stay where they are told to begin")
+            raise self.broken
+        try:
+            await asyncio.wait_for(placing, PLACE_SECONDS)
+        except asyncio.TimeoutError:
+            raise NoReport(f"the brokers have not said for {PLACE_SECONDS:g} s where partitions begin") from None
+        if self._placements > 1:
+            await asyncio.sleep(0.1)
+
     async def _place(self) -> None:
         lanes = self.membership.unplaced()
         committed = await self._consumer._coordinator.fetch_committed_offsets(lanes)
@@ -212,55 +229,18 @@ class KafkaSession:
             raise NotConnected("not connected to Kafka")
         if self.broken is None and self._consumer._fetcher.error_future.done():
             self.broken = ClientBroken("aiokafka's fetching task has died")
+        self.broken = self.broken or self._pulse.trouble
         if self.broken is not None:
             raise self.broken
-        now = time.monotonic()
-        session_seconds = self._settings.consumer["session_timeout_ms"] / 1000
-        if now - self._heard_at > session_seconds + SILENCE_SECONDS:
-            self.broken = LostContact(f"no broker has answered for {now - self._heard_at:.0f} s{self._silence}")
-            raise self.broken
-        joining = self.membership.phase is not Phase.MEMBER
-        rebalance_seconds = self._settings.consumer["rebalance_timeout_ms"] / 1000
-        if joining and now - self.membership.phase_since > session_seconds + rebalance_seconds + SILENCE_SECONDS:
-            self.broken = LostContact("a rebalance of the group does not end")
-            raise self.broken
-        if self._absent_since is not None and now - self._absent_since > SILENCE_SECONDS:
-            self._check_topics({t for t in self._topics.literal if self._consumer.partitions_for_topic(t) is not None})
-
-    async def _keep_pulse(self) -> None:
-        """Ask from time to time, also while nobody polls: the machine doesn't when enough is in flight."""
-        while True:
-            await asyncio.sleep(PULSE_SECONDS)
-            try:
-                await asyncio.wait_for(self._ask(), PULSE_LIMIT_SECONDS)
-                self._heard_at = time.monotonic()
-                self._silence = ""
-            except Exception as error:
-                self._silence = f" ({text(error)})"
-                log.debug("Kafka's pulse: %s", text(error))
-
-    async def _ask(self) -> None:
-        from aiokafka import TopicPartition
-
-        known = {topic: self._consumer.partitions_for_topic(topic) for topic in self._topics.literal}
-        absent = not self._wait_for_topics and any(numbers is None for numbers in known.values())
-        self._absent_since = (self._absent_since or time.monotonic()) if absent else None
-        lanes = list(self.membership.lanes)
-        if not lanes:
-            # No partition is left for us: any will do to see that somebody answers.
-            lanes = [TopicPartition(topic, min(numbers)) for topic, numbers in known.items() if numbers][:1]
-        if not lanes:
-            await self._consumer._client.fetch_all_metadata()
-            return
-        ends = await self._consumer.end_offsets(lanes)
-        for lane in self.membership.lanes.intersection(ends):
-            waiting = max(0, ends[lane] - await self._consumer.position(lane))
-            self._metrics.gauge(metrics.LAG, waiting, lane=f"{lane.topic}-{lane.partition}")
+        if self._pulse.topics_away:
+            topics = self._topics.literal
+            self._check_missing([topic for topic in topics if self._consumer.partitions_for_topic(topic) is not None])
 
     async def close(self) -> None:
         """Leave the group and let go of everything. Idempotent; works while a poll waits."""
         self.membership.left()
-        if self._pulse is not None:
-            self._pulse.cancel()
-            self._pulse = None
+        self._pulse.stop()
+        if self._consumer._coordinator is not None:
+            # aiokafka leaves a static member in its place, which nobody will ever take again: its id was ours alone.
+            self._consumer._coordinator._group_instance_id = None
         await stopped(self._consumer, self._consumer._client)
