@@ -258,8 +258,8 @@ class PubSubConsumer:
 
     def _delay_of(self, delivery: Delivery) -> int:
         """Return whole seconds."""
-        most = LONGEST_DEADLINE_SECONDS if delivery.lane is None else int(ORDERED_DELAY * self._lease_seconds)
-        return min(math.ceil(delivery.release_delay_seconds), most)
+        most = LONGEST_DEADLINE_SECONDS if delivery.lane is None else ORDERED_DELAY * self._lease_seconds
+        return math.ceil(min(delivery.release_delay_seconds, most))
 
     async def store_dead_letters(self, deliveries: Sequence[Delivery]) -> Failures:
         failures: dict[Delivery, BaseException] = {}

@@ -29,10 +29,10 @@ again without further ado. One that ends sooner is a failure.
 """
 QUIET_SECONDS = 600.0
 """A stream on which nothing came for so long is opened anew, lest it be one that was forgotten."""
-UNASKED_SECONDS = 600.0
-"""When nobody has asked for so long, what is held is given back and the stream closed until somebody does."""
 DRAIN_SECONDS = 2.0
 """How long a stream that was closed from here may take to end. One that is cut off instead leaves messages behind."""
+WAITED_SECONDS = 0.001
+"""From which on a read had to wait for the network."""
 HELD_PER_PERMIT = 4
 """Reading stops when so many times ``max_in_flight`` messages are held: where flow control is ignored (Google's
 emulator), all of a backlog comes at once.
@@ -90,6 +90,7 @@ class PullStream:
         self._closing = False
         self._reopening = False
         self._draining = False
+        self._asking = 0
         self._asked_at = float("-inf")
         self._opened_at = 0.0
         self._heard_at = 0.0
@@ -114,19 +115,24 @@ class PullStream:
         :raises Exception: what ended the stream, once all that came before is taken.
         """
         deadline = time.monotonic() + wait_seconds
-        while True:
-            self._asked_at = now = time.monotonic()
-            self._asked.set()
-            self._news.clear()
-            if taken := self._take(most, now):
-                return taken
-            if self._error is not None:
-                raise self._error
-            if self._closing:
-                raise NotConnected("the stream was closed")
-            if now >= deadline:
-                return []
-            await wait_until_set(self._news, deadline - now)
+        self._asking += 1
+        self._asked.set()
+        try:
+            while True:
+                now = time.monotonic()
+                self._news.clear()
+                if taken := self._take(most, now):
+                    return taken
+                if self._error is not None:
+                    raise self._error
+                if self._closing:
+                    raise NotConnected("the stream was closed")
+                if now >= deadline:
+                    return []
+                await wait_until_set(self._news, deadline - now)
+        finally:
+            self._asking -= 1
+            self._asked_at = time.monotonic()
 
     def put_back(self, taken: Sequence[Held]) -> None:
         """Hold again what was taken and not used."""
@@ -186,7 +192,8 @@ class PullStream:
 
     @property
     def _is_asked_for(self) -> bool:
-        return time.monotonic() - self._asked_at < UNASKED_SECONDS
+        """Whether somebody wants messages. After a lease in which nobody did, what is held is better off elsewhere."""
+        return self._asking > 0 or time.monotonic() - self._asked_at < self._lease_seconds
 
     async def _run(self) -> None:
         """Open one stream and look after it until it ends."""
@@ -243,7 +250,7 @@ class PullStream:
         """Hold what comes, until the call ends."""
         import grpc
 
-        # What lies in gRPC's buffers ages. Only a read that had to wait proves that nothing did.
+        # What lies in gRPC's buffers ages. Only a read that had to wait proves that nothing lay there before.
         since = time.monotonic()
         while True:
             while self._is_full and not self._draining:
@@ -254,8 +261,8 @@ class PullStream:
             if response is grpc.aio.EOF:
                 return
             self._heard_at = time.monotonic()
-            if self._heard_at - asked_at > 0.001:
-                since = asked_at
+            if self._heard_at - asked_at > WAITED_SECONDS:
+                since = self._heard_at
             raw = response._pb
             properties = raw.subscription_properties
             self._properties = Properties(properties.exactly_once_delivery_enabled, properties.message_ordering_enabled)
