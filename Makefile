@@ -64,6 +64,12 @@ test-amazon: $(AMAZON)/.made $(MINISTACK)/.made ## tests/sqs once more, beside t
 	@echo "==> tests/sqs in $(AMAZON)"
 	@$(AMAZON)/bin/python -m pytest tests/sqs -m "not slow" --junit-xml=$(REPORTS)/amazon.xml $(ARGS)
 
+.PHONY: cohort
+cohort: $(VENV)/.made $(MINISTACK)/.made ## two and three triggerers through kills and deploys, nothing lost; half an hour
+	@mkdir -p $(REPORTS)
+	@echo "==> tests/cohort, the long ones"
+	@$(BIN)/python -m pytest tests/cohort -m long --junit-xml=$(REPORTS)/cohort.xml $(ARGS)
+
 .PHONY: lint format types docs bench
 lint: $(VENV)/.made ## ruff and the import contracts
 	@echo "==> ruff"

@@ -36,6 +36,7 @@ API = [
     ("Brokers", "airflow_provider_sharedstream.brokers"),
     ("Connections", "airflow_provider_sharedstream.connections"),
     ("The common machine", "airflow_provider_sharedstream.stream"),
+    ("In the triggerer's supervisor", "airflow_provider_sharedstream.supervisor"),
 ]
 
 

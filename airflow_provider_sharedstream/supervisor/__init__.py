@@ -9,9 +9,11 @@ everybody on it has seen.
 ==============  ======================================================================================
 ``listener``    the plugin; starts the thread where a triggerer starts, and nowhere else
 ``watch``       the thread's loop: read, write the roster, move; survives whatever the database does
-``tables``      all access to Airflow's models
+``tables``      all access to Airflow's models,
+``dag_tables``  and to its Dags
 ``identity``    from a stored trigger to its stream
 ``membership``  who belongs to each stream, and who has left it for a moment only
+``declared``    which watchers a stored Dag declares (pure)
 ``ownership``   which triggerer each source belongs to (pure)
 ==============  ======================================================================================
 """

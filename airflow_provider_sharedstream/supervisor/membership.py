@@ -3,6 +3,8 @@
 When a watcher's arguments change in its Dag file, Airflow deletes its trigger at one parse and makes the new one at the
 next. What arrives in between is for the new one to see, so the stream waits for it: as long as the asset has a Dag that
 is active and not paused, until a new trigger watches for it, or that Dag has been parsed twice more without one.
+
+A triggerer that is started in between can't remember the old trigger. It asks once what the stored Dags declare.
 """
 
 from __future__ import annotations
@@ -90,6 +92,14 @@ class Membership:
         self._known: dict[int, _Known] = {}
         self._departures: list[_Departure] = []
         self._read_at = 0.0
+
+    def expect(self, members: Iterable[Member], read_at: float) -> None:
+        """Note, before the first reading, who is declared: those that have no trigger then are waited for.
+
+        :param members: with made-up trigger ids.
+        """
+        for member in members:
+            self._depart(member, member.links, read_at)
 
     def update(
         self,

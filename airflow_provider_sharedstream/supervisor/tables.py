@@ -1,6 +1,6 @@
-"""All access to Airflow's models, checked against 3.3.0, 3.3.1 and 3.3.2.
+"""All access to Airflow's models, with ``dag_tables``; checked against 3.3.0, 3.3.1 and 3.3.2.
 
-If one of them is not what this module takes it for, :func:`check` says so and triggerers do without a cohort.
+If one of them is not what these modules take it for, :func:`check` says so and triggerers do without a cohort.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ USED: Mapping[str, tuple[str, ...]] = {
     "airflow.models.asset.AssetWatcherModel": ("asset_id", "trigger_id", "name"),
     "airflow.models.asset.AssetModel": ("id", "name", "active"),
     "airflow.models.asset.DagScheduleAssetReference": ("asset_id", "dag_id"),
-    "airflow.models.dag.DagModel": ("dag_id", "is_stale", "is_paused", "last_parsed_time"),
+    "airflow.models.dag.DagModel": ("dag_id", "is_stale", "is_paused", "has_import_errors", "last_parsed_time"),
+    "airflow.models.serialized_dag.SerializedDagModel": ("get_latest_serialized_dags", "data"),
     "airflow.jobs.job.Job": ("id", "job_type", "end_date", "latest_heartbeat"),
     "airflow.jobs.triggerer_job_runner": ("TriggererJobRunner",),
     "airflow.serialization.decoders": ("smart_decode_trigger_kwargs",),
@@ -178,38 +179,26 @@ def _scoped(team: str | None) -> str | None:
 def read_arguments(session: Session, trigger_ids: Iterable[int]) -> dict[int, Mapping[str, Any] | Exception]:
     """Return the arguments of triggers as their constructors get them; an exception where they can't be read."""
     from airflow.models.trigger import Trigger
-    from airflow.serialization.decoders import smart_decode_trigger_kwargs
     from sqlalchemy import select
 
     query = select(Trigger.id, Trigger.encrypted_kwargs).where(Trigger.id.in_(list(trigger_ids)))
     found: dict[int, Mapping[str, Any] | Exception] = {}
     for number, encrypted in session.execute(query):
         try:
-            arguments = Trigger._decrypt_kwargs(encrypted)
-            found[number] = {name: smart_decode_trigger_kwargs(value) for name, value in arguments.items()}
+            found[number] = decode_arguments(Trigger._decrypt_kwargs(encrypted))
         except Exception as error:
             found[number] = error
     return found
 
 
-def read_watched_assets(session: Session, asset_ids: Iterable[int]) -> dict[int, datetime]:
-    """Return which of some assets have watchers if their Dags declare any, with the time of those Dags' last parse.
+def decode_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a trigger's arguments as its constructor gets them.
 
-    It is what Airflow's Dag processor asks: the asset is active, and a Dag that is neither stale nor paused is
-    scheduled on it.
+    :param arguments: as they are stored, decrypted.
     """
-    from airflow.models.asset import AssetModel, DagScheduleAssetReference
-    from airflow.models.dag import DagModel
-    from sqlalchemy import func, select
+    from airflow.serialization.decoders import smart_decode_trigger_kwargs
 
-    query = (
-        select(AssetModel.id, func.max(DagModel.last_parsed_time))
-        .join(DagScheduleAssetReference, DagScheduleAssetReference.asset_id == AssetModel.id)
-        .join(DagModel, DagModel.dag_id == DagScheduleAssetReference.dag_id)
-        .where(AssetModel.id.in_(list(asset_ids)), AssetModel.active.has(), ~DagModel.is_stale, ~DagModel.is_paused)
-        .group_by(AssetModel.id)
-    )
-    return {asset_id: parsed for asset_id, parsed in session.execute(query) if parsed is not None}
+    return {name: smart_decode_trigger_kwargs(value) for name, value in arguments.items()}
 
 
 def lock_owners(session: Session, trigger_ids: Iterable[int]) -> dict[int, int | None]:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_sharedstream.stream.reconnect import Backoff
 from airflow_provider_sharedstream.stream.roster import Roster
-from airflow_provider_sharedstream.supervisor import tables
+from airflow_provider_sharedstream.supervisor import dag_tables, tables
 from airflow_provider_sharedstream.supervisor.identity import identify
 from airflow_provider_sharedstream.supervisor.membership import Member, Membership
 from airflow_provider_sharedstream.supervisor.ownership import Move, Place, Post, by_place, gather, owner_of, spread
-from airflow_provider_sharedstream.supervisor.tables import WatcherRow
+from airflow_provider_sharedstream.supervisor.tables import Link, WatcherRow
 from airflow_provider_sharedstream.triggers.mark import StreamIdentity
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ log = logging.getLogger(__name__)
 EVERY_SECONDS = 1.0
 IDLE_SECONDS = 5.0
 """Where no trigger in the whole of Airflow is ours."""
+DAGS_EVERY_SECONDS = 60.0
+"""How often it is read which Dags are scheduled on the assets; besides when there is a new asset."""
+NO_DAGS: frozenset[str] = frozenset()
+
 LONGEST_OUTAGE_SECONDS = 10.0
 LONGEST_SURPRISE_SECONDS = 60.0
 
@@ -61,13 +65,19 @@ class CohortWatch:
         scope: tables.Scope | None,
     ) -> None:
         self._job_id = job_id
-        self._path = path
+        self.path = path
         self._dead_after_seconds = dead_after_seconds
         self._scope = scope
         self._membership = Membership(job_id, departure_grace_seconds)
         self._identities: dict[int, StreamIdentity | None] = {}
-        # One that crashes again and again shall not draw streams to itself each time it lives.
-        self._spread_from = time.monotonic() + dead_after_seconds
+        self._dags: dict[int, frozenset[str]] = {}
+        """By asset. They are read while its watchers are there: when one has gone, Airflow may have forgotten them."""
+        self._dags_read_at = float("-inf")
+        self._began = False
+        self.spread_from = time.monotonic() + dead_after_seconds
+        """When it begins to take sources from others: one that crashes again and again shall not draw them to itself
+        each time it lives.
+        """
 
     def step(self, session: Session) -> float:
         """Do it once, in a transaction of its own; return how long to wait until the next time."""
@@ -78,14 +88,22 @@ class CohortWatch:
         places = by_place(_post(row, identity) for row, identity in ours)
         owners = {place: owner_of(posts) for place, posts in places.items()}
 
+        declared = [] if self._began else self._declared_or_none(session)
+        self._membership.expect(declared, read_at)
+        self._began = True
+        watched = [row.links for row, _ in ours] + [member.links for member in declared]
+        self._read_dags(session, {link.asset_id for links in watched for link in links})
+
         def watched_assets(asset_ids: Iterable[int]) -> Mapping[int, datetime]:
-            return tables.read_watched_assets(session, asset_ids)
+            return dag_tables.read_watched_assets(
+                session, {number: self._dags.get(number, NO_DAGS) for number in asset_ids}
+            )
 
         members = (
             Member(row.trigger_id, identity.stream, owners[_place(row, identity)], row.links, row.name)
             for row, identity in ours
         )
-        write_roster(self._path, self._membership.update(members, read_at, watched_assets))
+        write_roster(self.path, self._membership.update(members, read_at, watched_assets))
         self._bring_together(session, places)
         return EVERY_SECONDS if ours else IDLE_SECONDS
 
@@ -102,26 +120,58 @@ class CohortWatch:
                     # Deleted between the two queries.
                     self._identities[number] = None
 
+    def _declared_or_none(self, session: Session) -> list[Member]:
+        try:
+            return self._declared(session)
+        except Exception as error:
+            if tables.is_outage(error):
+                raise
+            # It is a precaution for one moment. The rest must not depend on what the Dags of strangers look like.
+            session.rollback()
+            log.exception("What watchers the stored Dags declare can't be read, and is not waited for")
+            return []
+
+    def _declared(self, session: Session) -> list[Member]:
+        """Return the watchers of ours that Dags declare."""
+        members: list[Member] = []
+        for asset_id, one in dag_tables.read_declared(session):
+            name = f"{one.asset}/{one.watcher}"
+            if (identity := identify(name, one.classpath, tables.decode_arguments(one.arguments))) is not None:
+                links = frozenset({Link(asset_id, one.watcher)})
+                members.append(Member(-len(members) - 1, identity.stream, None, links, name))
+        return members
+
+    def _read_dags(self, session: Session, asset_ids: set[int]) -> None:
+        now = time.monotonic()
+        if now - self._dags_read_at >= DAGS_EVERY_SECONDS or not self._dags.keys() >= asset_ids:
+            self._dags.update(dict.fromkeys(asset_ids - self._dags.keys(), NO_DAGS))
+            self._dags.update(dag_tables.read_dags(session, asset_ids))
+            self._dags_read_at = now
+
     def _bring_together(self, session: Session, places: Mapping[Place, list[Post]]) -> None:
         moves = gather(places)
-        if not moves and time.monotonic() >= self._spread_from:
+        if not moves and time.monotonic() >= self.spread_from:
             mine = {place: posts for place, posts in places.items() if self._takes(place, posts)}
             claim = spread(mine, self._job_id)
             moves = [] if claim is None else [claim]
         for move in moves:
-            self._make(session, move)
+            make_move(session, move)
 
     def _takes(self, place: Place, posts: Iterable[Post]) -> bool:
         if self._scope is not None:
             return self._scope.takes(place.team, place.queue)
         return any(post.triggerer_id == self._job_id for post in posts)
 
-    def _make(self, session: Session, move: Move) -> None:
-        session.commit()
-        if tables.lock_owners(session, move.as_read) == move.as_read:
-            tables.assign(session, move.trigger_ids, move.to)
-            log.info("Triggers %s are moved to triggerer %d", sorted(move.trigger_ids), move.to)
-        session.commit()
+
+def make_move(session: Session, move: Move) -> bool:
+    """Assign triggers in a transaction of its own, if they still are as they were read; return whether they were."""
+    session.commit()
+    unchanged = tables.lock_owners(session, move.as_read) == move.as_read
+    if unchanged:
+        tables.assign(session, move.trigger_ids, move.to)
+        log.info("Triggers %s are moved to triggerer %d", sorted(move.trigger_ids), move.to)
+    session.commit()
+    return unchanged
 
 
 def _place(row: WatcherRow, identity: StreamIdentity) -> Place:

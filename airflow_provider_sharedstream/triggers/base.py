@@ -129,10 +129,12 @@ class BrokerEventTrigger(BaseEventTrigger):
 
     @property
     def source_name(self) -> Hashable:
-        """What names the source, and nothing else. Of sources that are different it may be equal, at no harm. For
-        subclasses whose required arguments can name one source in several ways.
+        """What names the source: the required arguments, or all that reach it where none is required. Of sources that
+        are different it may be equal, at no harm. For subclasses that can name one source in several ways.
         """
-        return tuple(str(self.arguments[name]) for name, one in self.ARGUMENTS.items() if one.default is REQUIRED)
+        required = [name for name, argument in self.ARGUMENTS.items() if argument.default is REQUIRED]
+        named = required or [name for name, argument in self.ARGUMENTS.items() if argument.scope == "source"]
+        return tuple(str(self.arguments[name]) for name in named)
 
     def stream_identity(self) -> StreamIdentity:
         """Return what the triggerers' supervisors keep the watchers of one source together by."""

@@ -82,3 +82,9 @@ class ServiceBusSharedStreamTrigger(BrokerEventTrigger):
                 f"session_enabled=True, sub_queue={self.arguments['sub_queue']!r}: dead letters have no sessions, even "
                 "where the entity has; expected session_enabled=False"
             )
+
+    @property
+    def source_name(self) -> tuple[str, ...]:
+        """The entity, in lower case: names are case-insensitive."""
+        names = ("queue_name", "topic_name", "subscription_name", "sub_queue")
+        return tuple(str(self.arguments[name]).lower() for name in names)

@@ -1,0 +1,193 @@
+"""What happens to an Airflow while messages flow. Each returns what became of the messages."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from tests.cohort.deployment import PARSE_SECONDS, Deployment, Flow, Result
+
+GONE = """
+from airflow_provider_sharedstream.triggers.sqs import SqsSharedStreamTrigger
+
+
+class GoneTrigger(SqsSharedStreamTrigger):
+    pass
+"""
+
+
+def _stem(name: str) -> str:
+    """What names queues, files and Dags."""
+    return re.sub(r"\W+", "_", name).strip("_")
+
+
+def added(d: Deployment, name: str = "added", *, messages: int = 3000) -> Result:
+    """Dags are added one after another, so that they land apart."""
+    began = time.monotonic()
+    stem = _stem(name)
+    watchers = []
+    with Flow(d.queue(stem), least=messages) as flow:
+        for number in range(3):
+            watcher = d.declare(f"{stem}_{number}", flow.queues[0])
+            d.until_listed(watcher)
+            watcher.listens(flow)
+            watchers.append(watcher)
+            d.until_seen(flow, watcher)
+    return d.account(name, flow, *watchers, seconds=time.monotonic() - began)
+
+
+def torn_apart(d: Deployment, name: str = "torn apart", *, times: int = 10, messages: int = 3000) -> Result:
+    """Ownership is torn apart by hand."""
+    began = time.monotonic()
+    stem = _stem(name)
+    with Flow(d.queue(stem), least=messages) as flow:
+        watchers = [d.declare(f"{stem}_{number}", flow.queues[0]) for number in range(3)]
+        d.until_listed(*watchers)
+        for watcher in watchers:
+            watcher.listens(flow)
+        d.until_seen(flow, *watchers)
+        for _ in range(times):
+            d.scatter(*watchers)
+            time.sleep(5)
+        d.until_seen(flow, *watchers)
+    return d.account(name, flow, *watchers, seconds=time.monotonic() - began)
+
+
+def killed(d: Deployment, name: str = "killed", *, messages: int = 3000) -> Result:
+    """The owner is killed; both are; the owner's runner is; PostgreSQL is restarted."""
+    began = time.monotonic()
+    stem = _stem(name)
+    with Flow(d.queue(stem), least=messages, per_second=30) as flow:
+        watchers = [d.declare(f"{stem}_{number}", flow.queues[0]) for number in range(3)]
+        d.until_listed(*watchers)
+        for watcher in watchers:
+            watcher.listens(flow)
+        d.until_seen(flow, *watchers)
+
+        def owner() -> str:
+            return d.host(d.triggers(watchers[0].name)[watchers[0].name][1])
+
+        first = owner()
+        d.airflow.kill(first)
+        d.until("another owner", lambda: owner() != first)
+        d.until_seen(flow, *watchers)
+        d.airflow.components[first].start()
+
+        for triggerer in d.airflow.triggerers:
+            d.airflow.kill(triggerer)
+        for triggerer in d.airflow.triggerers:
+            d.airflow.components[triggerer].start()
+        d.until_seen(flow, *watchers)
+
+        d.airflow.kill_runner(owner())
+        d.until_seen(flow, *watchers)
+
+        d.postgres.restart()
+        d.until_seen(flow, *watchers)
+    return d.account(name, flow, *watchers, seconds=time.monotonic() - began)
+
+
+def match_changed(d: Deployment, name: str = "match changed", *, times: int = 20, messages: int = 3000) -> Result:
+    """One watcher's `match` changes in its file: its trigger is deleted, and a parse later made anew."""
+    began = time.monotonic()
+    stem = _stem(name)
+    with Flow(d.queue(stem), least=messages, per_second=30) as flow:
+        watchers = [d.declare(f"{stem}_{number}", flow.queues[0]) for number in range(3)]
+        changing = watchers[0]
+        d.until_listed(*watchers)
+        for watcher in watchers:
+            watcher.listens(flow)
+        d.until_seen(flow, *watchers)
+        for number in range(times):
+            before = d.trigger(changing)
+            d.declare(changing.name, flow.queues[0], match=f"body.n > `{-1 - number}`")
+            d.until_replaced(changing, before)
+        d.until_seen(flow, *watchers)
+    return d.account(name, flow, *watchers, seconds=time.monotonic() - began)
+
+
+def come_and_go(d: Deployment, name: str = "come and go", *, messages: int = 3000) -> Result:
+    """A watcher is added; a Dag is paused and unpaused; a Dag file is deleted; one gets a syntax error."""
+    began = time.monotonic()
+    stem = _stem(name)
+    with Flow(d.queue(stem), least=messages, per_second=30) as flow:
+        queue = flow.queues[0]
+        steady, pausing = (d.declare(f"{stem}_{number}", queue) for number in range(2))
+        d.until_listed(steady, pausing)
+        steady.listens(flow)
+        pausing.listens(flow)
+        d.until_seen(flow, steady, pausing)
+
+        added = d.declare(f"{stem}_2", queue)
+        d.until_listed(added)
+        added.listens(flow)
+        d.until_seen(flow, added)
+
+        pausing.ends(flow, d.until_caught_up(flow, pausing))
+        d.airflow.client.pause(pausing.name)
+        d.until("no trigger of the paused Dag", lambda: not d.triggers(pausing.name))
+        d.until_seen(flow, steady, added)
+        d.airflow.client.pause(pausing.name, False)
+        d.until_listed(pausing)
+        pausing.listens(flow)
+        d.until_seen(flow, pausing)
+
+        added.ends(flow, d.until_caught_up(flow, added))
+        d.remove_file(added.name)
+        d.until("no trigger of the deleted Dag", lambda: not d.triggers(added.name))
+        d.until_seen(flow, steady, pausing)
+
+        # Once a file was deleted, Airflow takes the triggers of a broken one away too.
+        text = d.break_file(steady.name)
+        time.sleep(4 * PARSE_SECONDS)
+        d.mend_file(steady.name, text)
+        d.until_seen(flow, steady, pausing)
+    return d.account(name, flow, steady, pausing, added, seconds=time.monotonic() - began)
+
+
+def cannot_start(d: Deployment, name: str = "cannot start", *, messages: int = 3000) -> Result:
+    """One watcher can't start, since its class is gone: the others go on after the timeout."""
+    began = time.monotonic()
+    stem = _stem(name)
+    d.define("gone_triggers", GONE)
+    with Flow(d.queue(stem), least=messages, per_second=30) as flow:
+        queue = flow.queues[0]
+        watchers = [d.declare(f"{stem}_{number}", queue) for number in range(2)]
+        broken = d.declare(f"{stem}_2", queue, module="gone_triggers", trigger="GoneTrigger")
+        d.until_listed(*watchers, broken)
+        for watcher in (*watchers, broken):
+            watcher.listens(flow)
+        d.until_seen(flow, *watchers, broken)
+        broken.ends(flow, d.until_caught_up(flow, broken))
+        (d.modules / "gone_triggers.py").unlink()
+        d.restart_triggerers()
+        d.until_seen(flow, *watchers)
+        d.remove_file(broken.name)
+    return d.account(name, flow, *watchers, broken, seconds=time.monotonic() - began)
+
+
+def spread(d: Deployment, name: str = "spread", *, messages: int = 3000) -> tuple[Result, list[dict[str, int]]]:
+    """Twelve streams on three triggerers, one of which is killed. Also returns how many each had, before and after."""
+    began = time.monotonic()
+    queues = {f"{name}_{number}": d.queue(f"{name}-{number}") for number in range(12)}
+    counts = []
+
+    def count() -> dict[str, int]:
+        owners = [d.host(job) for _, job in d.triggers(*queues).values() if job is not None]
+        return {triggerer: owners.count(triggerer) for triggerer in d.airflow.triggerers}
+
+    with Flow(*queues.values(), least=messages, per_second=30) as flow:
+        watchers = d.declare_all(name, queues)
+        d.until_listed(*watchers)
+        for watcher in watchers:
+            watcher.listens(flow)
+        d.until("four streams each", lambda: sorted(count().values()) == [4, 4, 4])
+        counts.append(count())
+        d.until_seen(flow, *watchers)
+        dead = d.airflow.triggerers[0]
+        d.airflow.kill(dead)
+        d.until("six streams each", lambda: sorted(count().values()) == [0, 6, 6])
+        counts.append(count())
+        d.until_seen(flow, *watchers)
+        d.airflow.components[dead].start()
+    return d.account(name, flow, *watchers, seconds=time.monotonic() - began), counts

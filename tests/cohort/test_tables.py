@@ -1,0 +1,283 @@
+"""What is read from Airflow's tables and written to them, on PostgreSQL."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from airflow_provider_sharedstream.stream.roster import Roster
+from airflow_provider_sharedstream.supervisor import dag_tables, tables
+from airflow_provider_sharedstream.supervisor.tables import Link, Scope
+from airflow_provider_sharedstream.supervisor.watch import CohortWatch
+from airflow_provider_sharedstream.triggers.sqs import SqsSharedStreamTrigger
+from services.postgres import PostgresServer
+from tests.cohort.database import Tables
+
+STREAM = SqsSharedStreamTrigger("orders").stream_identity().stream
+
+
+@pytest.fixture(scope="module")
+def all_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
+    with PostgresServer(tmp_path_factory.mktemp("postgres")) as server:
+        made = Tables(server.create_database("tables"))
+        yield made
+        made.engine.dispose()
+
+
+@pytest.fixture
+def database(all_tables: Tables) -> Tables:
+    all_tables.clear()
+    return all_tables
+
+
+def keeper(database: Tables, job: int, folder: Path, *, scope: Scope | None = None) -> CohortWatch:
+    return CohortWatch(
+        job, folder / f"roster-{job}.json", departure_grace_seconds=60, dead_after_seconds=30, scope=scope
+    )
+
+
+def step(database: Tables, watch: CohortWatch) -> Roster:
+    with database.session() as session:
+        watch.step(session)
+    return Roster.from_json(watch.path.read_text())
+
+
+def test_everything_used_is_there() -> None:
+    tables.check()
+
+
+def test_watchers_are_read(database: Tables) -> None:
+    alive, ended, dead, other = (
+        database.job(),
+        database.job(ended=True),
+        database.job(seconds_ago=31),
+        database.job(kind="SchedulerJob"),
+    )
+    first, second = database.asset("first"), database.asset("second")
+    numbers = [
+        database.trigger(first, second, owner=alive),
+        database.trigger(first, owner=ended),
+        database.trigger(first, owner=dead),
+        database.trigger(first, owner=other),
+        database.trigger(first, owner=12345),
+        database.trigger(first, queue="q"),
+    ]
+    database.trigger()  # a deferred task's
+    with database.session() as session:
+        rows = tables.read_watchers(session, 30.0)
+    assert [row.trigger_id for row in rows] == numbers
+    assert [row.alive for row in rows] == [True, False, False, False, False, False]
+    assert [row.triggerer_id for row in rows] == [alive, ended, dead, other, 12345, None]
+    assert rows[0].links == {Link(first, "w"), Link(second, "w")}
+    assert rows[0].name == "first/w, second/w"
+    assert rows[5].queue == "q"
+
+
+def test_a_dag_counts_as_airflow_counts_it(database: Tables) -> None:
+    assets = {
+        "active": database.asset("active"),
+        "paused": database.asset("paused", paused=True),
+        "stale": database.asset("stale", stale=True),
+        "orphan": database.asset("orphan", active=False),
+    }
+    with database.session() as session:
+        dags = dag_tables.read_dags(session, assets.values())
+        assert dags == {asset: frozenset({name}) for name, asset in assets.items()}
+        assert set(dag_tables.read_watched_assets(session, dags)) == {assets["active"]}
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_dag_whose_file_is_broken_counts_although_airflow_takes_it_for_stale(
+    forgotten: bool, database: Tables
+) -> None:
+    broken, paused = database.asset("broken"), database.asset("paused", paused=True)
+    with database.session() as session:
+        dags = dag_tables.read_dags(session, [broken, paused])
+        session.execute(text("UPDATE dag SET is_stale = true, has_import_errors = true"))
+        if forgotten:
+            session.execute(text("DELETE FROM dag_schedule_asset_reference"))
+        assert set(dag_tables.read_watched_assets(session, dags)) == {broken}
+
+
+def test_a_quiet_second_costs_one_query(database: Tables, tmp_path: Path) -> None:
+    job = database.job()
+    for number in range(300):
+        database.trigger(database.asset(f"asset{number}"), owner=job, sqs_queue=f"queue{number % 30}")
+    with database.session() as session:
+        session.execute(text("ANALYZE"))
+    watch = keeper(database, job, tmp_path)
+    step(database, watch)
+    database.statements.clear()
+    began = time.process_time()
+    for _ in range(10):
+        step(database, watch)
+    used = (time.process_time() - began) / 10
+    assert len(database.statements) == 10
+    assert all(statement.startswith("SELECT") for statement in database.statements)
+    with database.session() as session:
+        plan = session.execute(text(f"EXPLAIN (ANALYZE, TIMING OFF) {_plain(database.statements[0])}")).scalars().all()
+    print(f"300 watchers: {used * 1000:.1f} ms of processor time a second; {plan[-1]}")
+    assert used < 0.5, "more than a share of the second"
+
+
+def _plain(statement: str) -> str:
+    assert "%(" not in statement, "no parameters"
+    return statement
+
+
+def test_a_step_gathers_and_lists(database: Tables, tmp_path: Path) -> None:
+    one, two = database.job(), database.job()
+    assets = [database.asset(f"asset{number}") for number in range(3)]
+    numbers = [
+        database.trigger(assets[0], owner=one),
+        database.trigger(assets[1], owner=two),
+        database.trigger(assets[2]),
+    ]
+    watch = keeper(database, two, tmp_path)
+    stream = step(database, watch).streams[STREAM]
+    assert stream.owner == one
+    assert list(stream.members) == numbers
+    assert database.owners() == dict.fromkeys(numbers, one)
+    # What is not ours is not on it, and left alone.
+    foreign = database.trigger(assets[0], owner=two, classpath="somebody.elses.Trigger")
+    assert list(step(database, watch).streams[STREAM].members) == numbers
+    assert database.owners()[foreign] == two
+
+
+def test_arguments_are_read_once(database: Tables, tmp_path: Path) -> None:
+    job = database.job()
+    asset = database.asset("asset")
+    watch = keeper(database, job, tmp_path)
+    step(database, watch)
+    for _ in range(3):
+        database.trigger(asset, owner=job)
+        database.statements.clear()
+        step(database, watch)
+        assert sum("kwargs" in statement for statement in database.statements) == 1
+        step(database, watch)
+        assert sum("kwargs" in statement for statement in database.statements) == 1
+
+
+def test_a_departure_is_listed_and_ends(database: Tables, tmp_path: Path) -> None:
+    job = database.job()
+    going, staying = database.asset("going"), database.asset("staying")
+    old = database.trigger(going, owner=job)
+    database.trigger(staying, owner=job)
+    watch = keeper(database, job, tmp_path)
+    step(database, watch)
+    database.delete(old)
+    assert set(step(database, watch).streams[STREAM].departed) == {old}
+    new = database.trigger(going, owner=job)
+    stream = step(database, watch).streams[STREAM]
+    assert not stream.departed
+    assert new in stream.members
+
+
+def test_airflow_takes_two_parses_to_change_a_trigger(database: Tables, tmp_path: Path) -> None:
+    """What all of the waiting for departed watchers is for."""
+    job = database.job()
+    watch = keeper(database, job, tmp_path)
+    for _ in range(3):
+        database.parse("orders", SqsSharedStreamTrigger("orders"))
+    (old,) = step(database, watch).streams[STREAM].members
+    counts = []
+    for _ in range(3):
+        database.parse("orders", SqsSharedStreamTrigger("orders", match="body.a"))
+        stream = step(database, watch).streams[STREAM]
+        counts.append((list(stream.members), list(stream.departed)))
+    (gone, come, stays) = counts
+    assert gone == ([], [old])
+    assert come == stays
+    assert come[1] == []
+    assert come[0] != [old]
+
+
+def test_a_watcher_that_is_declared_and_has_no_trigger_yet_is_waited_for_from_the_start(
+    database: Tables, tmp_path: Path
+) -> None:
+    job = database.job()
+    for name in ("one", "two"):
+        for _ in range(3):
+            database.parse(name, SqsSharedStreamTrigger("orders"))
+    database.parse("two", SqsSharedStreamTrigger("orders", match="body.a"))
+    watch = keeper(database, job, tmp_path)
+    stream = step(database, watch).streams[STREAM]
+    assert len(stream.members) == 1
+    assert [departed.name for departed in stream.departed.values()] == ["two/w0"]
+    database.parse("two", SqsSharedStreamTrigger("orders", match="body.a"))
+    stream = step(database, watch).streams[STREAM]
+    assert len(stream.members) == 2
+    assert not stream.departed
+
+
+def test_equal_watchers_of_one_asset_are_one(database: Tables, tmp_path: Path) -> None:
+    job = database.job()
+    for _ in range(3):
+        database.parse("one", SqsSharedStreamTrigger("orders"), SqsSharedStreamTrigger("orders"))
+    stream = step(database, keeper(database, job, tmp_path)).streams[STREAM]
+    assert len(stream.members) == 1
+    assert not stream.departed
+
+
+def test_rows_that_somebody_has_locked_are_left_alone(database: Tables, tmp_path: Path) -> None:
+    one, two = database.job(), database.job()
+    asset = database.asset("asset")
+    numbers = [database.trigger(asset, owner=one), database.trigger(asset, owner=two)]
+    watch = keeper(database, one, tmp_path)
+    with database.sessions() as other:
+        tables.lock_owners(other, numbers[1:])
+        step(database, watch)
+        assert database.owners() == dict(zip(numbers, (one, two), strict=True))
+        other.rollback()
+    step(database, watch)
+    assert database.owners() == dict.fromkeys(numbers, one)
+
+
+def test_rows_that_have_changed_since_are_left_alone(database: Tables, tmp_path: Path) -> None:
+    from airflow_provider_sharedstream.supervisor.ownership import Move
+    from airflow_provider_sharedstream.supervisor.watch import make_move
+
+    one, two = database.job(), database.job()
+    asset = database.asset("asset")
+    number = database.trigger(asset, owner=two)
+    with database.session() as session:
+        assert not make_move(session, Move(frozenset({number}), one, {number: None}))
+    assert database.owners() == {number: two}
+    with database.session() as session:
+        assert make_move(session, Move(frozenset({number}), one, {number: two}))
+    assert database.owners() == {number: one}
+
+
+@pytest.mark.parametrize(
+    ("scope", "takes"),
+    [
+        (Scope(None, None), True),
+        (Scope(None, frozenset({"q"})), False),
+        (Scope("red", None), False),
+        (None, False),
+    ],
+)
+def test_a_triggerer_takes_only_what_airflow_would_give_it(
+    scope: Scope | None, takes: bool, database: Tables, tmp_path: Path
+) -> None:
+    rich, poor = database.job(), database.job()
+    for number in range(4):
+        database.trigger(database.asset(f"asset{number}"), owner=rich, sqs_queue=f"queue{number}")
+    watch = keeper(database, poor, tmp_path, scope=scope)
+    watch.spread_from = 0.0
+    for _ in range(5):
+        step(database, watch)
+    assert list(database.owners().values()).count(poor) == (2 if takes else 0)
+
+
+def test_one_that_has_just_started_takes_nothing(database: Tables, tmp_path: Path) -> None:
+    rich, poor = database.job(), database.job()
+    for number in range(4):
+        database.trigger(database.asset(f"asset{number}"), owner=rich, sqs_queue=f"queue{number}")
+    watch = keeper(database, poor, tmp_path, scope=Scope(None, None))
+    step(database, watch)
+    assert list(database.owners().values()).count(poor) == 0
