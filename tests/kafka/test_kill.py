@@ -1,0 +1,119 @@
+"""A consumer that is killed, again and again: nothing is lost, and little comes twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.airflow_loop import until
+from tests.kafka.conftest import Kafka, Topic, connect
+from tests.kafka.process import WATCHERS
+
+RECORDS = 100_000
+KILLS = 10
+MAX_IN_FLIGHT = 1000
+
+Place = tuple[int, int]
+
+
+class Store:
+    """What the process has stored: by watcher, how often each partition and offset."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.touch()
+        self.lines: list[str] = []
+        self._read = 0
+
+    def look(self) -> list[str]:
+        """Return the lines that are new."""
+        with self.path.open() as file:
+            file.seek(self._read)
+            new = file.read()
+        assert new.endswith("\n") or not new, "half an event"
+        self._read += len(new)
+        lines = new.split()
+        found = [" ".join(lines[i : i + 3]) for i in range(0, len(lines), 3)]
+        self.lines += found
+        return found
+
+    def by_watcher(self) -> dict[int, Counter[Place]]:
+        found: dict[int, Counter[Place]] = {number: Counter() for number in range(1, WATCHERS + 1)}
+        for line in self.lines:
+            watcher, partition, offset = map(int, line.split())
+            found[watcher][(partition, offset)] += 1
+        return found
+
+
+def start(store: Store, topic: Topic) -> subprocess.Popen[bytes]:
+    arguments = json.dumps(topic.arguments(max_in_flight=MAX_IN_FLIGHT))
+    with store.path.with_suffix(".log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.kafka.process", str(store.path), arguments],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "AIRFLOW__SHAREDSTREAM__JOIN_GRACE_SECONDS": "0.5"},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_ten_times_killed_while_a_hundred_thousand_records_flow(kafka: Kafka, tmp_path: Path) -> None:
+    connect(kafka.server, "kafka_killed", {"session.timeout.ms": "2000", "heartbeat.interval.ms": "500"})
+    topic = await kafka.topic(6)
+    topic.conn_id = "kafka_killed"
+    store = Store(tmp_path / "stored")
+    dice = random.Random()
+
+    async def send() -> None:
+        for start_at in range(0, RECORDS, 1000):
+            await topic.send_json([{"n": n} for n in range(start_at, start_at + 1000)])
+            await asyncio.sleep(0.8)
+
+    sending = asyncio.create_task(send())
+    again: list[int] = []
+    process = start(store, topic)
+    try:
+        for _ in range(KILLS):
+            await until(lambda: len(store.look()) > 0, "progress", 120)
+            await asyncio.sleep(dice.uniform(0.0, 3.0))
+            process.kill()
+            process.wait()
+            store.look()
+            committed = await topic.committed()
+            stored = store.by_watcher()
+            for places in stored.values():
+                missing = [(p, o) for p, at in committed.items() for o in range(at) if (p, o) not in places]
+                assert not missing, f"committed, and not stored: {missing[:5]}"
+            again.append(max(sum(places.values()) - len(places) for places in stored.values()))
+            process = start(store, topic)
+        await sending
+        await until(lambda: _all_committed(topic), "everything committed", 180)
+    finally:
+        process.kill()
+        process.wait()
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+    store.look()
+    again.append(max(sum(places.values()) - len(places) for places in store.by_watcher().values()))
+    for places in store.by_watcher().values():
+        assert len(places) == RECORDS, f"lost {RECORDS - len(places)}"
+    each = [later - earlier for earlier, later in zip([0, *again], again, strict=False)]
+    print(f"\nstored twice after each kill: {each}")
+    assert max(each) <= MAX_IN_FLIGHT, each
+    assert again[-1] > 0, "no kill hit anything in flight: this shows little"
+
+
+async def _all_committed(topic: Topic) -> bool:
+    ends = await topic.ends()
+    return sum(ends.values()) == RECORDS and await topic.committed() == ends
