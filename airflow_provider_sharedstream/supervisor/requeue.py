@@ -18,7 +18,8 @@ from airflow.observability import stats
 
 from airflow_provider_sharedstream.stream.metrics import Metric
 from airflow_provider_sharedstream.supervisor import requeue_tables as tables
-from airflow_provider_sharedstream.supervisor.requeue_tables import Late, Pair, Stranded
+from airflow_provider_sharedstream.supervisor.requeue_deletions import deleted_until
+from airflow_provider_sharedstream.supervisor.requeue_tables import Newest, Pair, Untaken
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -61,8 +62,8 @@ class Requeue:
         if self.on and not tables.strands_events():
             self.on = False
             log.info("This Airflow queues every event by itself: no event has to be given back to its scheduler")
-        self._left: dict[Pair, datetime] = {}
-        """What was judged not to be stranded, by its newest event."""
+        self._settled: dict[Pair, datetime] = {}
+        """Pairs that nothing is to be done about, with their newest event."""
         self._late_at = 0.0
         self._late_from = datetime.now(timezone.utc) - LATE_WITHIN_AT_START
         self._postponed_to = self._late_from
@@ -80,59 +81,73 @@ class Requeue:
             self._late_at = time.monotonic() + LATE_EVERY_SECONDS
             self._late_from = began - LATE_WITHIN
         oldest = datetime.now(timezone.utc) - OLDEST
-        found = tables.find_stranded(session, asset_ids, oldest)
+        found = tables.find_newest(session, asset_ids, oldest)
+        self._settled = {one.pair: one.newest for one in found if self._settled.get(one.pair) == one.newest}
+        changed = [one for one in found if one.pair not in self._settled]
+        runs = tables.last_runs(session, {one.pair.dag_id for one in changed})
         session.commit()
-        self._left = {one.pair: one.newest for one in found if self._left.get(one.pair) == one.newest}
-        return sum(self._queue(session, one.pair, oldest) for one in found if one.pair not in self._left)
+        queued = 0
+        for one in changed:
+            if one.newest > runs.get(one.pair.dag_id, one.since):
+                queued += self._queue(session, one.pair, oldest)
+            else:
+                self._settled[one.pair] = one.newest
+        return queued
 
     def _queue(self, session: Session, pair: Pair, oldest: datetime) -> bool:
         if not tables.lock(session, pair.dag_id):
             session.rollback()
             return False
-        # Nobody makes runs of the Dag now: what was seen before the lock may have been taken meanwhile.
-        found = tables.find_stranded(session, [pair.asset_id], oldest, pair=pair)
-        if not found:
+        # Nobody makes runs of the Dag now; what was seen before the lock may have been taken meanwhile.
+        found = tables.find_newest(session, [pair.asset_id], oldest, pair=pair)
+        run_after = tables.last_runs(session, [pair.dag_id]).get(pair.dag_id)
+        if not found or found[0].newest <= (run_after or found[0].since):
             session.rollback()
             return False
-        stranded = found[0]
-        if not self._is_to_run(session, stranded):
+        if not self._is_to_run(session, found[0], run_after):
             session.rollback()
-            self._left[pair] = stranded.newest
+            self._settled[pair] = found[0].newest
             return False
-        events, name = tables.count_events(session, stranded), tables.asset_name(session, pair)
-        queued = tables.queue(session, pair, stranded.newest)
+        events = tables.count_events(session, pair, run_after or found[0].since)
+        name = tables.asset_name(session, pair)
+        queued = tables.queue(session, pair, found[0].newest)
         session.commit()
         if queued:
             log.info("Dag %s is queued again for %d events of %s that no run had taken", pair.dag_id, events, name)
             _count("stranded", pair, events)
         return queued
 
-    def _is_to_run(self, session: Session, stranded: Stranded) -> bool:
-        pair, since = stranded.pair, stranded.run_after or stranded.since
-        if stranded.newest <= stranded.since and not tables.belongs(session, stranded):
+    def _is_to_run(self, session: Session, one: Newest, run_after: datetime | None) -> bool:
+        if run_after is not None and one.newest <= one.since and not tables.took(session, one.pair, run_after):
+            # From before the Dag was scheduled on the asset. Where its last run took events of it, it had been
+            # scheduled on it earlier too, and its file was away for a while.
             return False
-        deleted = tables.deleted_until(session, pair, since)
-        if deleted is not None and stranded.newest <= deleted:
-            log.info("Events of Dag %s up to %s were deleted by somebody and are left alone", pair.dag_id, deleted)
+        deleted = deleted_until(session, one.pair, run_after or one.since)
+        if deleted is not None and one.newest <= deleted:
+            log.info("Events of Dag %s up to %s were deleted by somebody and are left alone", one.pair.dag_id, deleted)
             return False
-        return tables.reaches(session, pair)
+        return tables.reaches(session, one.pair)
 
     def _mend_late(self, session: Session, asset_ids: Collection[int]) -> None:
         """Give late events a time that the next run takes, in their order; the sweep then finds them."""
-        deleted: dict[Pair, datetime | None] = {}
-        for late in tables.find_late(session, asset_ids, self._late_from):
-            if late.pair not in deleted:
-                deleted[late.pair] = tables.deleted_until(session, late.pair, self._late_from)
-            until = deleted[late.pair]
-            if (until is None or late.timestamp > until) and self._postpone(session, late):
-                log.info("Event %d became visible after its run of Dag %s", late.event_id, late.pair.dag_id)
-                _count("late", late.pair, 1)
+        untaken = tables.find_untaken(session, asset_ids, self._late_from)
+        runs = tables.last_runs(session, {event.pair.dag_id for event in untaken})
+        late = [event for event in untaken if event.pair.dag_id in runs and event.timestamp <= runs[event.pair.dag_id]]
+        if late:
+            rows = tables.queued_at(session, {event.pair.dag_id for event in late})
+            deleted = {pair: deleted_until(session, pair, self._late_from) for pair in {event.pair for event in late}}
+            for event in late:
+                run_after, row, until = runs[event.pair.dag_id], rows.get(event.pair), deleted[event.pair]
+                if row is not None and event.timestamp <= row <= run_after:
+                    continue  # A triggerer's clock is behind; the row's own run will take the event.
+                if (until is None or event.timestamp > until) and self._postpone(session, event, run_after):
+                    log.info("Event %d became visible after its run of Dag %s", event.event_id, event.pair.dag_id)
+                    _count("late", event.pair, 1)
         session.commit()
 
-    def _postpone(self, session: Session, late: Late) -> bool:
-        self._postponed_to = max(datetime.now(timezone.utc), late.run_after + MICROSECOND, self._postponed_to)
-        self._postponed_to += MICROSECOND
-        return tables.postpone(session, late, self._postponed_to)
+    def _postpone(self, session: Session, event: Untaken, run_after: datetime) -> bool:
+        self._postponed_to = max(datetime.now(timezone.utc), run_after, self._postponed_to) + MICROSECOND
+        return tables.postpone(session, event, self._postponed_to)
 
 
 def _count(reason: str, pair: Pair, events: int) -> None:

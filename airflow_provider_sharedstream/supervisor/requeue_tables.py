@@ -7,8 +7,7 @@ run before it (by ``run_after``) and not later than the newest of the Dag's rows
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,15 +16,6 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 QUEUE_KEY = frozenset({"asset_id", "target_dag_id"})
-
-DELETIONS = (
-    "delete_asset_queued_events",
-    "delete_dag_asset_queued_events",
-    "delete_dag_asset_queued_event",
-    "delete_dag_run",
-    "bulk_dag_runs",
-)
-"""What Airflow's audit log calls the ways in which somebody deletes queue rows or runs."""
 
 ASSET_TRIGGERED = "asset_triggered"
 
@@ -41,34 +31,30 @@ class Pair(NamedTuple):
     dag_id: str
 
 
-class Stranded(NamedTuple):
-    """Events of an asset that no run of a Dag has taken, and that nothing queues the Dag for.
+class Newest(NamedTuple):
+    """An asset and a Dag that isn't queued for it.
 
     :param pair: the asset and the Dag.
     :param since: when the Dag was scheduled on the asset.
-    :param run_after: up to when the Dag's last event-driven run took events; None: there is none.
-    :param newest: the time of the newest event.
+    :param newest: the time of the asset's newest event.
     """
 
     pair: Pair
     since: datetime
-    run_after: datetime | None
     newest: datetime
 
 
-class Late(NamedTuple):
-    """An event that became visible after a run had been made for its time.
+class Untaken(NamedTuple):
+    """An event that is in no run of a Dag.
 
     :param event_id: the event.
-    :param pair: its asset, and the Dag that misses it.
+    :param pair: its asset, and the Dag.
     :param timestamp: its time.
-    :param run_after: up to when the Dag's last event-driven run took events.
     """
 
     event_id: int
     pair: Pair
     timestamp: datetime
-    run_after: datetime
 
 
 def strands_events() -> bool:
@@ -82,89 +68,90 @@ def strands_events() -> bool:
     return {column.name for column in inspect(AssetDagRunQueue).primary_key} == QUEUE_KEY
 
 
-def find_stranded(
+def find_newest(
     session: Session, asset_ids: Collection[int], after: datetime, *, pair: Pair | None = None
-) -> list[Stranded]:
-    """Return what is stranded. It is a query of index look-ups, whatever the number of events and runs.
+) -> list[Newest]:
+    """Return the newest event for each Dag that isn't queued for its asset: index look-ups, whatever the number of
+    events.
 
     :param asset_ids: the assets.
     :param after: older events are left alone.
     :param pair: only this one.
     """
     from airflow.models.asset import AssetDagRunQueue, AssetEvent
-    from airflow.models.dagrun import DagRun
-    from sqlalchemy import and_, func, select
+    from sqlalchemy import select
 
     scheduled = _scheduled(asset_ids, pair)
     newest = (
-        select(func.max(AssetEvent.timestamp))
+        # Not max(): MySQL would read all of the asset's events for it.
+        select(AssetEvent.timestamp)
         .where(AssetEvent.asset_id == scheduled.c.asset_id, AssetEvent.timestamp > after, *_queues_dags())
-        .scalar_subquery()
-    )
-    run_after = (
-        select(func.max(DagRun.run_after))
-        .where(DagRun.dag_id == scheduled.c.dag_id, DagRun.run_type == ASSET_TRIGGERED)
+        .order_by(AssetEvent.timestamp.desc())
+        .limit(1)
         .scalar_subquery()
     )
     queued = select(AssetDagRunQueue.asset_id).where(
-        and_(AssetDagRunQueue.asset_id == scheduled.c.asset_id, AssetDagRunQueue.target_dag_id == scheduled.c.dag_id)
+        AssetDagRunQueue.asset_id == scheduled.c.asset_id, AssetDagRunQueue.target_dag_id == scheduled.c.dag_id
     )
-    found = select(scheduled, run_after.label("run_after"), newest.label("newest")).where(~queued.exists()).subquery()
-    query = select(found).where(found.c.newest > func.coalesce(found.c.run_after, found.c.since))
-    pairs: dict[Pair, Stranded] = {}
-    for row in session.execute(query):
-        one = Stranded(Pair(row.asset_id, row.dag_id), row.since, row.run_after, row.newest)
-        known = pairs.get(one.pair)
+    found: dict[Pair, Newest] = {}
+    for row in session.execute(select(scheduled, newest.label("newest")).where(~queued.exists())):
+        one = Newest(Pair(row.asset_id, row.dag_id), row.since, row.newest)
+        known = found.get(one.pair)
         # A Dag may be scheduled on an asset twice: by the asset, and by its name.
-        if known is None or one.since < known.since:
-            pairs[one.pair] = one
-    return list(pairs.values())
+        if row.newest is not None and (known is None or one.since < known.since):
+            found[one.pair] = one
+    return list(found.values())
 
 
-def find_late(session: Session, asset_ids: Collection[int], after: datetime) -> list[Late]:
-    """Return events that a run should have taken by their time, and has not, in the order of their time.
+def last_runs(session: Session, dag_ids: Collection[str]) -> dict[str, datetime]:
+    """Return up to when the last event-driven run of each Dag took events; without the Dags that have none."""
+    from airflow.models.dagrun import DagRun
+    from sqlalchemy import func, select
+
+    if not dag_ids:
+        return {}
+    query = (
+        select(DagRun.dag_id, func.max(DagRun.run_after))
+        .where(DagRun.dag_id.in_(dag_ids), DagRun.run_type == ASSET_TRIGGERED)
+        .group_by(DagRun.dag_id)
+    )
+    return {row[0]: row[1] for row in session.execute(query)}
+
+
+def find_untaken(session: Session, asset_ids: Collection[int], after: datetime) -> list[Untaken]:
+    """Return events that are in no run of a Dag that is scheduled on their asset, in the order of their time.
 
     :param asset_ids: the assets.
     :param after: older events are left alone.
     """
-    from airflow.models.asset import AssetDagRunQueue, AssetEvent, association_table
+    from airflow.models.asset import AssetEvent, association_table
     from airflow.models.dagrun import DagRun
-    from sqlalchemy import func, select
+    from sqlalchemy import select
 
     scheduled = _scheduled(asset_ids, by_reference=False)
-    run_after = (
-        select(func.max(DagRun.run_after))
-        .where(DagRun.dag_id == scheduled.c.dag_id, DagRun.run_type == ASSET_TRIGGERED)
-        .scalar_subquery()
-    )
     taken = (
         select(association_table.c.event_id)
         .join(DagRun, DagRun.id == association_table.c.dag_run_id)
         .where(association_table.c.event_id == AssetEvent.id, DagRun.dag_id == scheduled.c.dag_id)
     )
-    # Where a triggerer's clock is behind, a row may be older than the last run; its own run takes the event then.
-    awaited = select(AssetDagRunQueue.asset_id).where(
-        AssetDagRunQueue.asset_id == scheduled.c.asset_id,
-        AssetDagRunQueue.target_dag_id == scheduled.c.dag_id,
-        AssetDagRunQueue.created_at >= AssetEvent.timestamp,
-        AssetDagRunQueue.created_at <= run_after,
-    )
     query = (
-        select(scheduled, AssetEvent.id, AssetEvent.timestamp, run_after.label("run_after"))
+        select(scheduled, AssetEvent.id, AssetEvent.timestamp)
         .join(AssetEvent, AssetEvent.asset_id == scheduled.c.asset_id)
-        .where(
-            AssetEvent.timestamp > after,
-            AssetEvent.timestamp > scheduled.c.since,
-            AssetEvent.timestamp <= run_after,
-            *_queues_dags(),
-            ~taken.exists(),
-            ~awaited.exists(),
-        )
+        .where(AssetEvent.timestamp > after, AssetEvent.timestamp > scheduled.c.since, *_queues_dags(), ~taken.exists())
         .order_by(AssetEvent.timestamp, AssetEvent.id)
     )
-    return [
-        Late(row.id, Pair(row.asset_id, row.dag_id), row.timestamp, row.run_after) for row in session.execute(query)
-    ]
+    return [Untaken(row.id, Pair(row.asset_id, row.dag_id), row.timestamp) for row in session.execute(query)]
+
+
+def queued_at(session: Session, dag_ids: Collection[str]) -> dict[Pair, datetime]:
+    """Return the times of Dags' rows in the queue."""
+    from airflow.models.asset import AssetDagRunQueue
+    from sqlalchemy import select
+
+    query = select(AssetDagRunQueue.asset_id, AssetDagRunQueue.target_dag_id, AssetDagRunQueue.created_at).where(
+        AssetDagRunQueue.target_dag_id.in_(dag_ids)
+    )
+    return {Pair(asset_id, dag_id): created_at for asset_id, dag_id, created_at in session.execute(query)}
 
 
 def _scheduled(asset_ids: Collection[int], pair: Pair | None = None, *, by_reference: bool = True) -> Subquery:
@@ -254,10 +241,8 @@ def lock(session: Session, dag_id: str) -> bool:
     return session.scalar(with_row_locks(query, session, of=DagModel, skip_locked=True)) is not None
 
 
-def belongs(session: Session, stranded: Stranded) -> bool:
-    """Whether events from before the Dag was scheduled on the asset are the Dag's: it was scheduled on it before, and
-    its last run took events of it. So it is with a Dag whose file was away for a while.
-    """
+def took(session: Session, pair: Pair, run_after: datetime) -> bool:
+    """Whether the Dag's run of that time took events of the asset."""
     from airflow.models.asset import AssetEvent, association_table
     from airflow.models.dagrun import DagRun
     from sqlalchemy import select
@@ -267,10 +252,10 @@ def belongs(session: Session, stranded: Stranded) -> bool:
         .join(association_table, association_table.c.event_id == AssetEvent.id)
         .join(DagRun, DagRun.id == association_table.c.dag_run_id)
         .where(
-            AssetEvent.asset_id == stranded.pair.asset_id,
-            DagRun.dag_id == stranded.pair.dag_id,
+            AssetEvent.asset_id == pair.asset_id,
+            DagRun.dag_id == pair.dag_id,
             DagRun.run_type == ASSET_TRIGGERED,
-            DagRun.run_after == stranded.run_after,
+            DagRun.run_after == run_after,
         )
         .limit(1)
     )
@@ -289,51 +274,6 @@ def reaches(session: Session, pair: Pair) -> bool:
     if asset is None or dag is None:
         return False
     return bool(AssetManager._filter_dags_by_team({dag}, set(), asset, False, session=session))
-
-
-def deleted_until(session: Session, pair: Pair, after: datetime) -> datetime | None:
-    """Return up to when somebody has deleted queue rows or runs of the Dag: events up to then shall not come back.
-
-    :param after: what was deleted before doesn't matter.
-    """
-    from airflow.models.log import Log
-    from sqlalchemy import or_, select
-
-    query = select(Log.event, Log.dttm, Log.dag_id, Log.run_id, Log.extra).where(
-        Log.dttm > after,
-        Log.event.in_(DELETIONS),
-        or_(Log.dag_id == pair.dag_id, Log.dag_id == "~", Log.dag_id.is_(None)),
-    )
-    moments = [moment for row in session.execute(query) for moment in _deletions(row, pair)]
-    return max(moments, default=None)
-
-
-def _deletions(row: Any, pair: Pair) -> Iterator[datetime]:
-    if row.event == "delete_dag_run":
-        yield _run_after(row.run_id) or row.dttm
-        return
-    try:
-        extra = json.loads(row.extra or "{}")
-    except ValueError:
-        extra = {}
-    if row.event == "bulk_dag_runs":
-        for action in extra.get("actions") or ():
-            if action.get("action") == "delete":
-                for entity in action.get("entities") or ():
-                    run = {"dag_run_id": entity} if isinstance(entity, str) else entity
-                    if run.get("dag_id", row.dag_id) == pair.dag_id:
-                        yield _run_after(run.get("dag_run_id")) or row.dttm
-    elif str(extra.get("asset_id", pair.asset_id)) == str(pair.asset_id):
-        yield row.dttm
-
-
-def _run_after(run_id: str | None) -> datetime | None:
-    """Return up to when an event-driven run took events, by its id."""
-    kind, _, rest = (run_id or "").partition("__")
-    try:
-        return datetime.fromisoformat(rest.rpartition("_")[0]) if kind == ASSET_TRIGGERED else None
-    except ValueError:
-        return None
 
 
 def queue(session: Session, pair: Pair, created_at: datetime) -> bool:
@@ -355,27 +295,25 @@ def queue(session: Session, pair: Pair, created_at: datetime) -> bool:
     return True
 
 
-def count_events(session: Session, stranded: Stranded) -> int:
-    """Return how many events are stranded."""
+def count_events(session: Session, pair: Pair, after: datetime) -> int:
+    """Return how many events of the asset are later than ``after``."""
     from airflow.models.asset import AssetEvent
     from sqlalchemy import func, select
 
     query = select(func.count(AssetEvent.id)).where(
-        AssetEvent.asset_id == stranded.pair.asset_id,
-        AssetEvent.timestamp > (stranded.run_after or stranded.since),
-        *_queues_dags(),
+        AssetEvent.asset_id == pair.asset_id, AssetEvent.timestamp > after, *_queues_dags()
     )
     return session.scalar(query) or 0
 
 
-def postpone(session: Session, late: Late, to: datetime) -> bool:
-    """Give a late event a time that the next run takes. False: somebody else just has."""
+def postpone(session: Session, event: Untaken, to: datetime) -> bool:
+    """Give an event a time that the next run takes. False: somebody else just has."""
     from airflow.models.asset import AssetEvent
     from sqlalchemy import update
 
     done = session.execute(
         update(AssetEvent)
-        .where(AssetEvent.id == late.event_id, AssetEvent.timestamp == late.timestamp)
+        .where(AssetEvent.id == event.event_id, AssetEvent.timestamp == event.timestamp)
         .values(timestamp=to)
         .execution_options(synchronize_session=False)
     )

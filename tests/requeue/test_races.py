@@ -113,7 +113,7 @@ def test_a_scheduler_that_makes_runs_meanwhile(database: AirflowDatabase) -> Non
     database.parse("d", [watched("a")])
     database.burst("a", 3)
     database.schedule()
-    seen = requeue_tables.find_stranded
+    seen = requeue_tables.find_newest
 
     def then_a_run(session: Any, *args: Any, **arguments: Any) -> Any:
         found = seen(session, *args, **arguments)
@@ -124,7 +124,7 @@ def test_a_scheduler_that_makes_runs_meanwhile(database: AirflowDatabase) -> Non
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(requeue_tables, "find_stranded", then_a_run)
+        patch.setattr(requeue_tables, "find_newest", then_a_run)
         assert database.sweep() == 0
     assert database.queued() == set()
     assert Counter(database.taken("d")).most_common(1)[0][1] == 1
