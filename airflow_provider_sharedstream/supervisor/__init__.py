@@ -8,6 +8,8 @@ everybody on it has seen.
 
 ==============  ======================================================================================
 ``listener``    the plugin; starts the thread where a triggerer starts, and nowhere else
+``sweeping``    another thread: gives events that no run took back to the scheduler
+``requeue``     which those are
 ``watch``       the thread's loop: read, write the roster, move; survives whatever the database does
 ``tables``      all access to Airflow's models,
 ``dag_tables``  and to its Dags

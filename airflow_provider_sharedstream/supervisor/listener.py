@@ -66,14 +66,9 @@ def _remove(folder: Path, pid: int) -> None:
 
 
 def _watch(job_id: int, path: Path) -> None:
-    from airflow.configuration import conf
+    from airflow_provider_sharedstream.supervisor.watch import watch
 
-    from airflow_provider_sharedstream.supervisor.watch import turn_off, watch
-
-    if conf.getboolean("sharedstream", "cohort", fallback=True):
-        watch(job_id, path)
-    else:
-        turn_off(job_id, path, "[sharedstream] cohort is off")
+    watch(job_id, path)
 
 
 class TriggererListener:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from airflow_provider_sharedstream.supervisor import dag_tables, tables
 from airflow_provider_sharedstream.supervisor.identity import identify
 from airflow_provider_sharedstream.supervisor.membership import Member, Membership
 from airflow_provider_sharedstream.supervisor.ownership import Move, Place, Post, by_place, gather, owner_of, spread
+from airflow_provider_sharedstream.supervisor.sweeping import sweep_beside
 from airflow_provider_sharedstream.supervisor.tables import Link, WatcherRow
 from airflow_provider_sharedstream.triggers.mark import StreamIdentity
 
@@ -53,6 +54,7 @@ class CohortWatch:
     :param departure_grace_seconds: how long a departed watcher's successor is waited for.
     :param dead_after_seconds: a triggerer whose last heartbeat is older is dead, as Airflow has it.
     :param scope: which triggers this triggerer takes; None: it is not known, and it takes none that it has none like.
+    :param together: False: it only finds out what is watched, and keeps nobody together.
     """
 
     def __init__(
@@ -63,9 +65,13 @@ class CohortWatch:
         departure_grace_seconds: float,
         dead_after_seconds: float,
         scope: tables.Scope | None,
+        together: bool = True,
     ) -> None:
-        self._job_id = job_id
         self.path = path
+        self.asset_ids: frozenset[int] = frozenset()
+        """The assets that triggers of ours watch for."""
+        self._job_id = job_id
+        self._together = together
         self._dead_after_seconds = dead_after_seconds
         self._scope = scope
         self._membership = Membership(job_id, departure_grace_seconds)
@@ -85,14 +91,19 @@ class CohortWatch:
         rows = tables.read_watchers(session, self._dead_after_seconds)
         self._identify(session, rows)
         ours = [(row, identity) for row in rows if (identity := self._identities[row.trigger_id]) is not None]
+        self.asset_ids = frozenset(link.asset_id for row, _ in ours for link in row.links)
+        if self._together:
+            self._keep(session, ours, read_at)
+        return EVERY_SECONDS if ours else IDLE_SECONDS
+
+    def _keep(self, session: Session, ours: Sequence[tuple[WatcherRow, StreamIdentity]], read_at: float) -> None:
         places = by_place(_post(row, identity) for row, identity in ours)
         owners = {place: owner_of(posts) for place, posts in places.items()}
 
         declared = [] if self._began else self._declared_or_none(session)
         self._membership.expect(declared, read_at)
         self._began = True
-        watched = [row.links for row, _ in ours] + [member.links for member in declared]
-        self._read_dags(session, {link.asset_id for links in watched for link in links})
+        self._read_dags(session, self.asset_ids | {link.asset_id for member in declared for link in member.links})
 
         def watched_assets(asset_ids: Iterable[int]) -> Mapping[int, datetime]:
             return dag_tables.read_watched_assets(
@@ -105,7 +116,6 @@ class CohortWatch:
         )
         write_roster(self.path, self._membership.update(members, read_at, watched_assets))
         self._bring_together(session, places)
-        return EVERY_SECONDS if ours else IDLE_SECONDS
 
     def _identify(self, session: Session, rows: Iterable[WatcherRow]) -> None:
         """Find out the streams of triggers not seen before; what a row holds never changes."""
@@ -141,7 +151,7 @@ class CohortWatch:
                 members.append(Member(-len(members) - 1, identity.stream, None, links, name))
         return members
 
-    def _read_dags(self, session: Session, asset_ids: set[int]) -> None:
+    def _read_dags(self, session: Session, asset_ids: frozenset[int]) -> None:
         now = time.monotonic()
         if now - self._dags_read_at >= DAGS_EVERY_SECONDS or not self._dags.keys() >= asset_ids:
             self._dags.update(dict.fromkeys(asset_ids - self._dags.keys(), NO_DAGS))
@@ -196,6 +206,7 @@ def watch(job_id: int, path: Path) -> None:
         try:
             if keeper is None:
                 keeper = _cohort_watch(job_id, path)
+                sweep_beside(keeper)
             pause = _step(keeper)
             if outage.failures:
                 log.info("Who belongs to each stream can be read again")
@@ -243,6 +254,9 @@ def _cohort_watch(job_id: int, path: Path) -> CohortWatch:
     from airflow.configuration import conf
 
     tables.check()
+    together = conf.getboolean("sharedstream", "cohort", fallback=True)
+    if not together:
+        turn_off(job_id, path, "[sharedstream] cohort is off")
     two_parses = 2.0 * conf.getfloat("dag_processor", "min_file_process_interval", fallback=30.0)
     return CohortWatch(
         job_id,
@@ -250,4 +264,5 @@ def _cohort_watch(job_id: int, path: Path) -> CohortWatch:
         departure_grace_seconds=float(conf.get("sharedstream", "departure_grace_seconds", fallback="") or two_parses),
         dead_after_seconds=conf.getfloat("triggerer", "triggerer_health_check_threshold", fallback=30.0),
         scope=tables.scope_of(job_id),
+        together=together,
     )

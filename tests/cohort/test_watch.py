@@ -76,6 +76,9 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServe
         yield server
 
 
+pytestmark = [pytest.mark.slow]
+
+
 def test_it_outlives_the_database(postgres: PostgresServer, tmp_path: Path) -> None:
     address = postgres.create_database("watch")
     database = Tables(address)
@@ -124,6 +127,25 @@ def test_other_tables_turn_it_off(change: str, patch: str, said: str, postgres: 
         lines = [line for line in watching.said().splitlines() if "not kept together" in line]
         assert len(lines) == 1
         assert "Traceback" not in watching.said()
+
+
+def test_events_without_a_run_are_looked_for_in_what_is_watched(postgres: PostgresServer, tmp_path: Path) -> None:
+    address = postgres.create_database("sweep")
+    database = Tables(address)
+    job = database.job()
+    asset = database.asset("asset")
+    patch = (
+        "from airflow_provider_sharedstream.supervisor.requeue import Requeue\n"
+        "def sweep(self, session, asset_ids):\n"
+        "    print('sweeps', sorted(asset_ids), flush=True)\n"
+        "    raise RuntimeError('a surprise')\n"
+        "Requeue.sweep = sweep\n"
+    )
+    with Watching(tmp_path, address, job, patch) as watching:
+        first = watching.until(lambda roster: True)
+        database.trigger(asset, owner=job)
+        assert wait_until(lambda: f"sweeps [{asset}]" in watching.said(), limit_seconds=LONG_SECONDS)
+        watching.until(lambda roster: roster.read_at > first.read_at + 3)
 
 
 def test_what_nobody_has_foreseen_is_said_and_tried_again(postgres: PostgresServer, tmp_path: Path) -> None:
