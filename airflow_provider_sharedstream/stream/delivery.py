@@ -89,7 +89,7 @@ class Delivery:
         self.lease_lost = False
         """The broker took it back: it must not be settled."""
         self.epoch = 0
-        """The lane's epoch at arrival; a delivery of an older epoch must not be settled."""
+        """The stream's epoch at arrival; a delivery of an older epoch must not be settled."""
         self.release_delay_seconds = 0.0
         """With a release: how long the broker shall wait before it delivers again."""
         self.reason: str | None = None

@@ -23,13 +23,13 @@ SWEEP_AT = 1_000
 
 
 class _Lane:
-    __slots__ = ("due_at", "epoch", "held_at", "open", "told")
+    __slots__ = ("due_at", "held_at", "held_number", "open", "told")
 
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.open: set[Delivery] = set()
-        """Arrivals of this epoch whose fate isn't sealed."""
+    def __init__(self) -> None:
+        self.open: dict[Delivery, int] = {}
+        """Arrivals whose fate isn't sealed and that aren't void, numbered in their order."""
         self.held_at: Delivery | None = None
+        self.held_number = 0
         self.due_at = 0.0
         """When the one that it is held at may return."""
         self.told = False
@@ -37,10 +37,11 @@ class _Lane:
 
 
 class LaneGuard:
-    """Holds an ordered lane at its first delivery that was not accepted, and numbers the lanes' epochs.
+    """Holds an ordered lane at its first delivery that was not accepted, and knows which deliveries are void.
 
-    An epoch ends with whatever makes older deliveries void: the return of the one that a lane was held at, a
-    rebalance, a lost session, a reconnect. A delivery of an ended epoch is forgotten without a word to the broker.
+    The return of the one that a lane was held at makes void what arrived behind it before. A rebalance, a lost session
+    or a reconnect ends an epoch and makes void all that has arrived. What is void is forgotten without a word to the
+    broker.
 
     :param rewinds: the broker brings again what lies behind a released delivery; it need not be released.
     :param stragglers: what lies behind a released delivery may still arrive before it returns.
@@ -54,11 +55,10 @@ class LaneGuard:
         self._rewinds = rewinds
         self._stragglers = stragglers
         self._straggler_grace_seconds = straggler_grace_seconds
+        # Lanes come and go by the thousand, and only those are kept that something depends on.
         self._lanes: dict[Hashable, _Lane] = {}
-        # Lanes come and go by the thousand and only those with something open are kept, so epochs
-        # are drawn from one counter: a lane that comes anew is never given an old number.
-        self._epochs = 0
-        self._void_before = 0
+        self._arrivals = 0
+        self._epoch = 0
         self._sweep_at = SWEEP_AT
 
     def __len__(self) -> int:
@@ -69,41 +69,34 @@ class LaneGuard:
 
         Where the broker doesn't bring it again by itself it has to be given back, after the delay that is noted on it.
         """
+        delivery.epoch = self._epoch
         if delivery.lane is None:
-            delivery.epoch = self._epochs
             return True
         lane = self._lanes.get(delivery.lane)
         if lane is None:
             self._sweep(now)
-            lane = self._lanes[delivery.lane] = _Lane(self._next_epoch())
-        early = lane.held_at is not None and not self._returns(lane.held_at, delivery, lane, now)
+            lane = self._lanes[delivery.lane] = _Lane()
+        early = lane.held_at is not None and delivery.id != lane.held_at.id and self._still_waits(lane, now)
         if lane.held_at is not None and not early:
+            # What lies before it is as good as it was.
+            lane.open = {one: number for one, number in lane.open.items() if number < lane.held_number}
             lane.held_at = None
-            lane.open.clear()
-            lane.epoch = self._next_epoch()
-        delivery.epoch = lane.epoch
-        lane.open.add(delivery)
+        self._arrivals += 1
+        lane.open[delivery] = self._arrivals
         if early:
             delivery.release_delay_seconds = max(SHORTEST_WAIT_SECONDS, lane.due_at - now)
         return not early
-
-    def _returns(self, held: Delivery, delivery: Delivery, lane: _Lane, now: float) -> bool:
-        """Whether the arrival of ``delivery`` means that the broker has gone back to where the lane is held."""
-        if not self._rewinds and any(not one.lease_lost for one in lane.open):
-            # What is still ours wouldn't come again before what lies behind it.
-            return False
-        return delivery.id == held.id or not self._still_waits(lane, now)
 
     def _still_waits(self, lane: _Lane, now: float) -> bool:
         # What it is held at can't have come back before it has gone.
         return not lane.told or (self._stragglers and now < lane.due_at + self._straggler_grace_seconds)
 
     def is_void(self, delivery: Delivery) -> bool:
-        """Whether ``delivery`` belongs to an ended epoch."""
+        """Whether ``delivery`` must not be settled any more. Not to be asked once its fate is sealed."""
         if delivery.lane is None:
-            return delivery.epoch < self._void_before
+            return delivery.epoch < self._epoch
         lane = self._lanes.get(delivery.lane)
-        return lane is None or lane.epoch != delivery.epoch
+        return lane is None or delivery not in lane.open
 
     def judge(self, delivery: Delivery, disposition: Disposition, now: float) -> Disposition:
         """Return what may really be done with a delivery; hold its lane if it does not pass. Call in lane order."""
@@ -112,7 +105,7 @@ class LaneGuard:
         if delivery.lane is None:
             return disposition
         lane = self._lanes[delivery.lane]
-        if lane.held_at is not None and lane.held_at is not delivery:
+        if lane.held_at is not None and lane.open[delivery] > lane.held_number:
             if self._rewinds:
                 return Disposition.LAPSE
             # As long as the one before it: it can't come sooner anyway, and would only be counted up.
@@ -123,19 +116,22 @@ class LaneGuard:
         return disposition
 
     def hold(self, delivery: Delivery, now: float) -> None:
-        """Hold the lane of ``delivery`` at it, if it has one and isn't held already."""
-        lane = None if delivery.lane is None else self._lanes.get(delivery.lane)
-        if lane is not None and lane.held_at is None and lane.epoch == delivery.epoch:
+        """Hold the lane of ``delivery`` at it, if it has one and isn't held before it already."""
+        if delivery.lane is None or self.is_void(delivery):
+            return
+        lane = self._lanes[delivery.lane]
+        number = lane.open[delivery]
+        if lane.held_at is None or number < lane.held_number:
             lane.held_at = delivery
+            lane.held_number = number
             lane.told = False
             lane.due_at = now + delivery.release_delay_seconds
 
     def leave(self, delivery: Delivery, now: float) -> None:
         """Note that the fate of ``delivery`` is sealed; a lane that nothing depends on any more is forgotten."""
         lane = None if delivery.lane is None else self._lanes.get(delivery.lane)
-        if lane is None or lane.epoch != delivery.epoch:
+        if lane is None or lane.open.pop(delivery, None) is None:
             return
-        lane.open.discard(delivery)
         if delivery is lane.held_at:
             lane.told = True
             lane.due_at = now + delivery.release_delay_seconds
@@ -145,17 +141,12 @@ class LaneGuard:
 
     def end_epoch(self, lanes: frozenset[Hashable] | None = None) -> None:
         """Make void what has arrived on ``lanes`` so far; None: on every lane, and what has none."""
-        self._epochs += 1
         if lanes is None:
+            self._epoch += 1
             self._lanes.clear()
-            self._void_before = self._epochs
         else:
             for lane in lanes:
                 self._lanes.pop(lane, None)
-
-    def _next_epoch(self) -> int:
-        self._epochs += 1
-        return self._epochs
 
     def _sweep(self, now: float) -> None:
         """Forget lanes whose message went elsewhere: to another consumer, or to the broker's own dead letters."""

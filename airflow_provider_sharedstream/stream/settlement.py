@@ -185,7 +185,9 @@ class SettlementBatcher:
             for delivery in line:
                 self._step_back(delivery)
         if len(ours) < len(waiting):
-            self._queue.ended(set(waiting).difference(ours))
+            # A line that goes on being told of stays busy.
+            told = {delivery.lane for delivery in ours if delivery.lane is not None}
+            self._queue.ended(one for one in waiting if one not in ours and one.lane not in told)
         return ours
 
     def _start(self, disposition: Disposition, chunk: list[Delivery]) -> None:
@@ -253,8 +255,10 @@ class SettlementBatcher:
             error = failures[delivery]
             if isinstance(error, LeaseLost):
                 self._leases.lose(delivery, str(error))
+                # Where its epoch has ended meanwhile, what lies behind may be of the next one, and is still ours.
+                holds = delivery.lane is not None and not self._lanes.is_void(delivery)
                 self._seal([delivery], None, "lease lost")
-                if delivery.lane is not None:
+                if holds:
                     for behind in self._queue.take_behind(delivery):
                         self._step_back(behind)
             else:

@@ -63,7 +63,7 @@ class VirtualTriggerer(Triggerer):
     """
 
     def __init__(self, *, log_seconds: float = 0.0, restart_seconds: float = 2.0, **settings: Any) -> None:
-        super().__init__(**settings)
+        super().__init__(**{"confirm_seconds": 0.1, **settings})
         self.manager._now = time.monotonic
         self._log_seconds = log_seconds
         self._restart_seconds = restart_seconds

@@ -11,7 +11,8 @@ import pytest
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
 from airflow_provider_sharedstream.brokers.memory import MemoryConsumer, MemoryQueue
-from airflow_provider_sharedstream.stream.cohort import Cohort, SourceClaim
+from airflow_provider_sharedstream.stream.claim import SourceClaim
+from airflow_provider_sharedstream.stream.cohort import Cohort
 from airflow_provider_sharedstream.stream.consumer import BrokerLimits, Capabilities
 from airflow_provider_sharedstream.stream.delivery import Batch
 from airflow_provider_sharedstream.stream.disposition import Disposition

@@ -487,6 +487,47 @@ class TestLanes:
                 assert made.sealed[behind] == ("behind a held one" if rewinds else RELEASE)
                 assert [one for one in made.broker.told(ACCEPT) if one.lane == lane] == [before]
 
+    @in_virtual_time
+    async def test_a_call_from_before_a_reconnect_takes_nothing_of_the_next_epoch_with_it(self) -> None:
+        """It comes back late, with the word that its delivery is gone: what has come again since then is not."""
+        async with batcher(Capabilities(ordered_lanes=True, rewinds=True)) as made:
+            old, new, behind = delivery("m1", lane="a"), delivery("m1", lane="a"), delivery("m2", lane="a")
+
+            async def late(disposition: Disposition, chunk: Sequence[Delivery]) -> Failures:
+                if old in chunk:
+                    await asyncio.sleep(5)
+                    return {old: LeaseLost("of an older generation")}
+                return NO_FAILURES
+
+            made.broker.on_settle = late
+            made.arrive([old])
+            made.put(ACCEPT, [old])
+            await asyncio.sleep(1)
+            made.lanes.end_epoch()
+            made.arrive([new, behind])
+            made.put(ACCEPT, [new, behind])
+            await until(lambda: len(made.sealed) == 3)
+            assert made.sealed == {old: "lease lost", new: ACCEPT, behind: ACCEPT}
+
+    @in_virtual_time
+    async def test_void_ones_at_the_front_do_not_open_the_lane(self) -> None:
+        async with batcher(Capabilities(ordered_lanes=True, rewinds=True)) as made:
+
+            async def slow(copies: Sequence[Delivery]) -> Failures:
+                await asyncio.sleep(2)
+                return NO_FAILURES
+
+            made.broker.on_store = slow
+            (old,) = made.arrive(deliveries(1, lane="a"))
+            old.release_delay_seconds = 5.0
+            made.put(DEAD_LETTER, [old])
+            made.lanes.end_epoch()
+            first, second = made.arrive(deliveries(2, lane="a"))
+            made.put(DEAD_LETTER, [first])
+            made.put(ACCEPT, [second])
+            await until(lambda: len(made.sealed) == 3)
+            assert [one for _, one in made.broker.fates()] == [first, second]
+
 
 class TestDelays:
     @in_virtual_time
