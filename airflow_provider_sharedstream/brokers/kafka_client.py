@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
 """How long a client may take to say goodbye. A group that waits for others in a rebalance may take longer."""
+PASSING = (OSError, EOFError, TimeoutError, asyncio.TimeoutError)
+"""What a broker that is away, or being started, comes to."""
 PROBE_SECONDS = 10.0
 """How long a broker may take to say why it can't be used."""
 
@@ -62,10 +65,16 @@ async def why_unreachable(client: Mapping[str, Any]) -> Exception:
     reasons = await asyncio.gather(*(_why_not(host, port, client) for host, port, _ in hosts))
     found = [(f"{host}:{port}", reason) for (host, port, _), reason in zip(hosts, reasons, strict=True) if reason]
     for _, reason in found:
-        if not isinstance(reason, (OSError, TimeoutError, asyncio.TimeoutError)):
+        if isinstance(reason, ssl.SSLError) or not isinstance(reason, PASSING):
             return reason
-    said = "; ".join(f"{address}: {text(reason)}" for address, reason in found)
+    said = "; ".join(f"{address}: {_in_words(reason)}" for address, reason in found)
     return ConnectionError(f"no broker can be reached ({said})" if said else "the brokers answer no more")
+
+
+def _in_words(reason: Exception) -> str:
+    if isinstance(reason, (EOFError, ConnectionResetError)):
+        return f"it hangs up; does security.protocol fit this port? ({type(reason).__name__})"
+    return text(reason)
 
 
 async def _why_not(host: str, port: int, client: Mapping[str, Any]) -> Exception | None:
