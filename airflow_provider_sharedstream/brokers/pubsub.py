@@ -205,7 +205,7 @@ class PubSubConsumer:
             id=message.message_id,
             body=message.data,
             handle=received.ack_id,
-            headers=dict(message.attributes),
+            headers=dict(message.attributes) if message.attributes else {},
             key=key,
             published_at=published_at,
             delivery_count=attempt,

@@ -6,16 +6,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pytest
 
-from airflow_provider_sharedstream.triggers.pubsub import PubSubSharedStreamTrigger
 from services.proxy import TcpProxy
 from services.pubsub import PubSubServer
 from services.pubsub_subscription import PubSubSubscription
 from tests.emulators.pubsub import PubSubEmulator
+from tests.pubsub.observed import ObservedTrigger
 from tests.pubsub.relay import Relay
 
 NUMBERS = itertools.count()
@@ -37,7 +38,12 @@ class PubSub(Protocol):
         """Messages published to it and not acknowledged."""
 
     @property
-    def open_streams(self) -> int: ...
+    def open_streams(self) -> int:
+        """Of all clients."""
+
+    @property
+    def calls(self) -> Counter[str]:
+        """So far, by method, those of tests included."""
 
     def restart(self) -> None:
         """With its messages kept."""
@@ -65,6 +71,10 @@ class Googles:
     def open_streams(self) -> int:
         return self.relay.open_streams
 
+    @property
+    def calls(self) -> Counter[str]:
+        return self.relay.calls
+
     def restart(self) -> None:
         """This emulator forgets everything when it ends; to whoever is connected a cut looks the same."""
         self.proxy.cut()
@@ -90,6 +100,10 @@ class Own:
     @property
     def open_streams(self) -> int:
         return self.emulator.open_streams
+
+    @property
+    def calls(self) -> Counter[str]:
+        return self.emulator.calls
 
     def restart(self) -> None:
         self.emulator.stop()
@@ -153,9 +167,9 @@ def use(server: PubSub, monkeypatch: pytest.MonkeyPatch) -> None:
     server.proxy.heal()
 
 
-def trigger(server: PubSub, subscription: PubSubSubscription, **arguments: Any) -> PubSubSharedStreamTrigger:
+def trigger(server: PubSub, subscription: PubSubSubscription, **arguments: Any) -> ObservedTrigger:
     """A trigger on a subscription."""
-    return PubSubSharedStreamTrigger(server.project, subscription.name, gcp_conn_id=CONN_ID, **arguments)
+    return ObservedTrigger(server.project, subscription.name, gcp_conn_id=CONN_ID, **arguments)
 
 
 def is_empty(server: PubSub, subscription: PubSubSubscription) -> Callable[[], bool]:
