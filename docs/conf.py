@@ -1,11 +1,10 @@
-"""The documentation. Tables that the code holds are written from the code, into ``_build/generated``."""
+"""The documentation. The list of modules is written from the code, into ``_build/generated``."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import pkgutil
-from collections.abc import Iterable
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -13,8 +12,6 @@ HERE = Path(__file__).parent
 os.environ.setdefault("AIRFLOW_HOME", str(HERE.parent / ".local" / "airflow"))
 
 from airflow_provider_sharedstream import __version__  # noqa: E402
-from airflow_provider_sharedstream.stream.disposition import RULES  # noqa: E402
-from airflow_provider_sharedstream.stream.metrics import METRICS  # noqa: E402
 
 project = "airflow-provider-sharedstream"
 version = release = __version__
@@ -40,11 +37,6 @@ API = [
 ]
 
 
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    rows = [list(head), ["---"] * len(list(head)), *map(list, rows)]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in rows)
-
-
 def api() -> str:
     """One section a package, its modules in alphabetical order."""
     lines = []
@@ -59,13 +51,7 @@ def api() -> str:
 def generate() -> None:
     folder = HERE / "_build" / "generated"
     folder.mkdir(parents=True, exist_ok=True)
-    outcomes = table(["what became of a message", "what the broker is told"], RULES)
-    metrics = table(
-        ["metric", "kind", "labels", "meaning"],
-        ((f"`{m.name}`", m.kind, ", ".join(f"`{label}`" for label in m.labels), m.meaning) for m in METRICS),
-    )
-    for name, text in {"outcomes.md": outcomes, "metrics.md": metrics, "api.rst": api()}.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "api.rst").write_text(api(), encoding="utf-8")
 
 
 generate()

@@ -44,7 +44,7 @@ RULES: tuple[tuple[str, str], ...] = (
     ("everybody moved on, at least one watcher's event holds it", "accept"),
     (
         "everybody moved on, it is nobody's",
-        "`on_unmatched`: accept (default), dead_letter, release; leave (the default, and only, for a directory)",
+        "`on_unmatched`: accept (default), dead_letter, release; for a directory leave (default), accept, dead_letter",
     ),
     ("nobody was listening", "nothing: the lease lapses and the broker delivers it again"),
     ("delivered `max_deliveries` times and still not accepted", "dead_letter"),
