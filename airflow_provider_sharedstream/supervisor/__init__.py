@@ -6,6 +6,8 @@ keeps the watchers of one source on one triggerer, and writes down who belongs t
 streams, in the process that runs the triggers, take messages only while everybody on it listens, and settle only what
 everybody on it has seen.
 
+A second thread gives back to the scheduler the events that it left without a run.
+
 ==============  ======================================================================================
 ``listener``    the plugin; starts the thread where a triggerer starts, and nowhere else
 ``sweeping``    another thread: gives events that no run took back to the scheduler
@@ -17,5 +19,7 @@ everybody on it has seen.
 ``membership``  who belongs to each stream, and who has left it for a moment only
 ``declared``    which watchers a stored Dag declares (pure)
 ``ownership``   which triggerer each source belongs to (pure)
+``requeue``     events without a run, and their Dags; with ``requeue_watch`` (the second thread's loop),
+                ``requeue_tables`` (all access to Airflow's models for it) and ``requeue_deletions``
 ==============  ======================================================================================
 """

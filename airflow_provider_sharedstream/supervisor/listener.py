@@ -57,6 +57,7 @@ class _AtFork:
         if self._start is not None:
             start, self._start = self._start, None
             threading.Thread(target=_watch, args=start, name="sharedstream-cohort", daemon=True).start()
+            threading.Thread(target=_requeue, name="sharedstream-requeue", daemon=True).start()
 
 
 def _remove(folder: Path, pid: int) -> None:
@@ -69,6 +70,12 @@ def _watch(job_id: int, path: Path) -> None:
     from airflow_provider_sharedstream.supervisor.watch import watch
 
     watch(job_id, path)
+
+
+def _requeue() -> None:
+    from airflow_provider_sharedstream.supervisor.requeue_watch import requeue_for_ever
+
+    requeue_for_ever()
 
 
 class TriggererListener:

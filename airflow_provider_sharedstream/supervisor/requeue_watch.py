@@ -1,0 +1,87 @@
+"""The thread that sweeps once a second, whether triggerers keep a cohort or not.
+
+Nothing that happens here may reach the triggerer, and nothing ends the thread but a switch, or an Airflow that it
+wasn't made for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from airflow_provider_sharedstream.stream.reconnect import Backoff
+from airflow_provider_sharedstream.supervisor import tables
+from airflow_provider_sharedstream.supervisor.identity import identify
+from airflow_provider_sharedstream.supervisor.requeue import Requeue
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+log = logging.getLogger(__name__)
+
+EVERY_SECONDS = 1.0
+ASSETS_EVERY_SECONDS = 5.0
+LONGEST_OUTAGE_SECONDS = 10.0
+LONGEST_SURPRISE_SECONDS = 60.0
+
+
+class WatchedAssets:
+    """The assets that triggers of ours watch for, read anew every few seconds."""
+
+    def __init__(self) -> None:
+        self._ours: dict[int, bool] = {}
+        """By trigger; what a row holds never changes."""
+        self._assets: frozenset[int] = frozenset()
+        self._read_at = float("-inf")
+
+    def read(self, session: Session) -> frozenset[int]:
+        """Return them."""
+        if time.monotonic() - self._read_at >= ASSETS_EVERY_SECONDS:
+            rows = tables.read_watchers(session, 0.0)
+            new = {row.trigger_id: row for row in rows if row.trigger_id not in self._ours}
+            self._ours = {row.trigger_id: self._ours.get(row.trigger_id, False) for row in rows}
+            for number, arguments in (tables.read_arguments(session, new) if new else {}).items():
+                self._ours[number] = identify(new[number].name, new[number].classpath, arguments) is not None
+            self._assets = frozenset(link.asset_id for row in rows if self._ours[row.trigger_id] for link in row.links)
+            self._read_at = time.monotonic()
+        return self._assets
+
+
+def requeue_for_ever() -> None:
+    """Sweep until the process ends. Never raises."""
+    outage, surprise = Backoff(1.0, LONGEST_OUTAGE_SECONDS), Backoff(1.0, LONGEST_SURPRISE_SECONDS)
+    requeue: Requeue | None = None
+    assets = WatchedAssets()
+    while True:
+        began = time.monotonic()
+        pause = EVERY_SECONDS
+        try:
+            if requeue is None:
+                tables.check()
+                requeue = Requeue()
+            if not requeue.on:
+                return
+            sweep(requeue, assets)
+            outage.reset()
+            surprise.reset()
+        except tables.TablesChanged as error:
+            log.error("Events that no run has taken are not given back: this Airflow is another one: %s", error)
+            return
+        except Exception as error:
+            if tables.is_outage(error):
+                # Two writers that meet are among it, and nothing to speak of.
+                (log.warning if outage.failures else log.debug)("Events without a run can't be looked for: %s", error)
+                pause = outage.next_seconds()
+            else:
+                pause = surprise.next_seconds()
+                log.exception("Events without a run can't be looked for, which is tried again in %.0f s", pause)
+        time.sleep(max(0.1, pause - (time.monotonic() - began)))
+
+
+def sweep(requeue: Requeue, assets: WatchedAssets) -> int:
+    """Do it once, with a session of Airflow's; return how many Dags were queued."""
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        return requeue.sweep(session, assets.read(session))

@@ -1,0 +1,101 @@
+"""The thread's loop: which assets are ours, and what it survives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import Asset, AssetWatcher
+from airflow.triggers.base import BaseEventTrigger
+from sqlalchemy.exc import OperationalError
+
+from airflow_provider_sharedstream.supervisor import requeue_watch, tables
+from airflow_provider_sharedstream.supervisor.requeue import Requeue
+from airflow_provider_sharedstream.supervisor.requeue_watch import WatchedAssets, requeue_for_ever, sweep
+from airflow_provider_sharedstream.triggers.sqs import SqsSharedStreamTrigger
+from tests.requeue.airflow_database import AirflowDatabase, watched
+
+
+class UsersOwn(SqsSharedStreamTrigger):
+    """A user's subclass of one of ours."""
+
+
+class Foreign(BaseEventTrigger):
+    """Somebody else's."""
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{__name__}.Foreign", {}
+
+    async def run(self) -> Any:
+        yield
+
+
+def test_which_assets_are_ours(database: AirflowDatabase) -> None:
+    for name, trigger in {"a": SqsSharedStreamTrigger("q"), "b": UsersOwn("q"), "c": Foreign()}.items():
+        database.parse(name, [Asset(name, watchers=[AssetWatcher(name=name, trigger=trigger)])])
+    assets = WatchedAssets()
+    with database.sessions() as session:
+        assert assets.read(session) == {database.asset_id("a"), database.asset_id("b")}
+        database.parse("d", [watched("d")])
+        assert len(assets.read(session)) == 2, "it reads them every few seconds only"
+        assert len(WatchedAssets().read(session)) == 3
+
+
+def test_a_sweep_with_a_session_of_airflows(database: AirflowDatabase) -> None:
+    database.parse("d", [watched("a")])
+    events = database.burst("a", 3)
+    database.schedule()
+    assert sweep(Requeue(), WatchedAssets()) == 1
+    database.schedule()
+    assert database.taken("d") == events
+
+
+class Enough(BaseException):
+    """Ends what goes on for ever."""
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *results: BaseException | int) -> list[float]:
+    """Run the loop until the results of its sweeps are used up; return how long it waited after each."""
+    waited: list[float] = []
+    left = list(results)
+
+    def turn(*args: Any) -> int:
+        if not left:
+            raise Enough
+        result = left.pop(0)
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    monkeypatch.setattr(requeue_watch, "sweep", turn)
+    monkeypatch.setattr(requeue_watch.time, "sleep", waited.append)
+    with pytest.raises(Enough):
+        requeue_for_ever()
+    return waited
+
+
+def test_it_goes_on_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = OperationalError("select", {}, Exception("the database is away"))
+    waited = run(monkeypatch, 0, *[away] * 20, 1, *[RuntimeError("unforeseen")] * 20, 0)
+    assert len(waited) == 43
+    assert min(waited) > 0.05, "it loops hot"
+    assert max(waited[1:21]) <= requeue_watch.LONGEST_OUTAGE_SECONDS
+    assert max(waited) <= requeue_watch.LONGEST_SURPRISE_SECONDS
+
+
+def test_it_ends_where_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__SHAREDSTREAM__REQUEUE_STRANDED_EVENTS", "False")
+    monkeypatch.setattr(requeue_watch, "sweep", pytest.fail)
+    requeue_for_ever()
+
+
+def test_it_ends_on_an_airflow_that_it_does_not_know(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def changed() -> None:
+        raise tables.TablesChanged("there is no trigger")
+
+    monkeypatch.setattr(tables, "check", changed)
+    monkeypatch.setattr(requeue_watch, "sweep", pytest.fail)
+    requeue_for_ever()
+    assert "there is no trigger" in caplog.text
