@@ -130,6 +130,8 @@ class MessagePipeline:
         self.max_payload_bytes = max_payload_bytes
         self.on_oversize = on_oversize
         self._count = count or (lambda name, number: None)
+        self.watcher = ""
+        """Whose it is, for the log."""
         self._said: set[str] = set()
         matcher.on_error = self._match_failed
 
@@ -262,7 +264,8 @@ class MessagePipeline:
         """Log the first of its kind: a queue full of such messages must not fill the log."""
         if kind not in self._said:
             self._said.add(kind)
-            log.warning(f"{event}; more of this kind are counted, not logged", match=self.matcher.expression, **details)
+            text = f"{event}; more of this kind are counted, not logged"
+            log.warning(text, watcher=self.watcher, match=self.matcher.expression, **details)
 
 
 def _expect(argument: str, value: object, values: object) -> None:

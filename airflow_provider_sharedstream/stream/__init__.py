@@ -32,6 +32,7 @@ Read the modules in this order:
 ``settlement``      coalesce, chunk, retry, partial failure, flush
 ``dead_letter``     the note that goes with a rejected message
 ``cohort``          who must be listening before a message is taken
+``claim``           one stream of a process per source
 ``metrics``         every metric name and label in one table
 ``errors``
 ==================  ======================================================================================

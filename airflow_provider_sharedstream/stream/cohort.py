@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from weakref import WeakValueDictionary
 
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
@@ -58,6 +58,7 @@ class Cohort:
         self._said: str | None = None
         self._waits_since: float | None = None
         self._say_at = 0.0
+        self._trouble_at = 0.0
 
     def serve(self, timeout_seconds: float, stream_metrics: StreamMetrics) -> None:
         """Note how the stream runs.
@@ -142,7 +143,7 @@ class Cohort:
         while True:
             self._changed.clear()
             # The roster changes without a word.
-            wait = LOOK_SECONDS if self.roll_call.expected else None
+            wait = LOOK_SECONDS if self.roll_call.expected else SAY_EVERY_SECONDS
             if self.complete:
                 now = time.monotonic()
                 if limit is None:
@@ -162,14 +163,20 @@ class Cohort:
 
         :param reason: why it waits, if it isn't for trouble.
         """
-        trouble = self.trouble
+        trouble, now = self.trouble, time.monotonic()
         if trouble != self._said:
-            if trouble is not None:
-                log.error("The stream is held, no message is taken: %s", trouble)
-            elif self._members:
+            if trouble is None and self._members:
                 log.info("The stream goes on, what held it has gone")
             self._said = trouble
-        now = time.monotonic()
+            self._trouble_at = now
+        if trouble is not None and now >= self._trouble_at:
+            self._trouble_at = now + SAY_EVERY_SECONDS
+            log.error(
+                "The stream of %s is held with all its %d watchers, no message is taken: %s",
+                self.key[-1] if isinstance(self.key, tuple) else self.key,
+                len(self._members),
+                trouble,
+            )
         if reason is None:
             if self._waits_since is not None and self._say_at > self._waits_since + SAY_AFTER_SECONDS:
                 log.info("The stream goes on after %.0f s", now - self._waits_since)
@@ -191,50 +198,3 @@ def cohort_of(key: Hashable) -> Cohort:
     if cohort is None:
         cohort = _cohorts[key] = Cohort(key)
     return cohort
-
-
-class SourceClaim:
-    """Keeps two streams of one process from taking messages out of one source.
-
-    Watchers of one source with different producer arguments make different streams. Each would get some of the
-    messages and settle them without the other's watchers ever seeing them. So the second waits, loudly, until the
-    first has gone.
-    """
-
-    _claims: dict[str, SourceClaim] = {}
-
-    def __init__(self, describe: Callable[[], str]) -> None:
-        self._describe = describe
-        self._identity: str | None = None
-
-    async def take(self, identity: str) -> None:
-        """Wait until ``identity`` is free, and claim it."""
-        if identity != self._identity:
-            self.drop()
-        waited = 0.0
-        said: SourceClaim | None = None
-        while (holder := self._claims.get(identity, self)) is not self:
-            # A stream that is being closed, after its last watcher was started anew, holds it for a moment.
-            another = holder._describe() != self._describe()
-            if said is not holder and (another or waited >= CLOSING_SECONDS):
-                said = holder
-                if another:
-                    log.error(
-                        "Two streams want messages of %s, and each would hide some from the other's watchers. "
-                        "This one waits: give all watchers of a source the same arguments. It is %s; the other is %s.",
-                        identity,
-                        self._describe(),
-                        holder._describe(),
-                    )
-                else:
-                    log.error("This stream waits, since the one before it on %s has not ended yet", identity)
-            await asyncio.sleep(CLAIM_LOOK_SECONDS)
-            waited += CLAIM_LOOK_SECONDS
-        self._claims[identity] = self
-        self._identity = identity
-
-    def drop(self) -> None:
-        """Give the claim up."""
-        if self._identity is not None and self._claims.get(self._identity) is self:
-            del self._claims[self._identity]
-        self._identity = None

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from airflow_provider_sharedstream.stream import metrics
 from airflow_provider_sharedstream.stream.calls import call, is_transient
-from airflow_provider_sharedstream.stream.cohort import Cohort, SourceClaim
+from airflow_provider_sharedstream.stream.claim import SourceClaim
+from airflow_provider_sharedstream.stream.cohort import Cohort
 from airflow_provider_sharedstream.stream.consumer import BrokerConsumer
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.errors import SourceUnavailable, error_text
@@ -180,6 +181,9 @@ class Intake:
         if self._cohort is not None and not self._cohort.complete:
             self._metrics.gauge(metrics.UP, 0)
             await self._cohort.ready(self._settings.join_grace_seconds)
+        if self._claim.disputed:
+            self._metrics.gauge(metrics.UP, 0)
+            await self._claim.undisputed()
         while self._crowded():
             self._less_crowded.clear()
             await wait_until_set(self._less_crowded, 1.0)

@@ -19,7 +19,8 @@ from airflow_provider_sharedstream.stream import metrics
 from airflow_provider_sharedstream.stream.assembler import Assembler
 from airflow_provider_sharedstream.stream.attendance import Attendance, attended, unheard
 from airflow_provider_sharedstream.stream.calls import call
-from airflow_provider_sharedstream.stream.cohort import Cohort, SourceClaim
+from airflow_provider_sharedstream.stream.claim import SourceClaim
+from airflow_provider_sharedstream.stream.cohort import Cohort
 from airflow_provider_sharedstream.stream.consumer import BrokerConsumer
 from airflow_provider_sharedstream.stream.delivery import Batch, Delivery
 from airflow_provider_sharedstream.stream.disposition import Disposition, DispositionPolicy, Outcome, Verdict
@@ -54,7 +55,7 @@ class BrokerStreamProducer(SharedStreamProducer):
     :param consumer: the adapter.
     :param settings: how the stream runs.
     :param cohort: who must be listening; None: nobody has to.
-    :param description: the stream's arguments in words, for the message about two streams on one source.
+    :param description: the stream's arguments as JSON, for the message about two streams on one source.
     """
 
     consumer_class: ClassVar[Callable[..., BrokerConsumer]]
@@ -138,6 +139,7 @@ class BrokerStreamProducer(SharedStreamProducer):
                 if self._cohort is not None and not self._cohort.complete:
                     # They came with a receive that was under way when somebody left.
                     await self._cohort.ready(self.settings.join_grace_seconds)
+                await self._claim.undisputed()
                 deliveries = self._still_ours(deliveries)
                 self.intake.look()
                 if not deliveries:
@@ -293,7 +295,8 @@ class BrokerStreamProducer(SharedStreamProducer):
         if self._connects == 1 and wanted and released_for_ever:
             log.warning(
                 "%s %s has no place for dead letters: a rejected message is released with a growing delay, for ever. "
-                "Give it one, or set on_reject.",
+                "Give it one (dead_letter_queue, dead_letter_topic, rejected_directory, or the broker's own policy), "
+                "or set on_reject='accept'.",
                 self.consumer.source,
                 self.consumer.stream,
             )

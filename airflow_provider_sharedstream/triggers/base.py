@@ -115,7 +115,7 @@ class BrokerEventTrigger(BaseEventTrigger):
             stored[MARK] = self.stream_identity().mark()
         return f"{type(self).__module__}.{type(self).__qualname__}", stored
 
-    def shared_stream_key(self) -> Hashable:
+    def shared_stream_key(self) -> tuple[str, str, str]:
         """Return the whole configuration of the producer: watchers with an equal one share a connection."""
         allowed = self.allowed_arguments()
         shared = {
@@ -151,7 +151,7 @@ class BrokerEventTrigger(BaseEventTrigger):
             source,
             StreamSettings() if trigger.trouble() else trigger._stream_settings(),
             cohort=cohort_of(key),
-            description=str(key),
+            description=key[2],
         )
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
@@ -217,7 +217,7 @@ class BrokerEventTrigger(BaseEventTrigger):
         def count(name: str, number: int) -> None:
             counts[name] += number
 
-        return MessagePipeline(
+        pipeline = MessagePipeline(
             self.decoder,
             Matcher(arguments["match"]),
             apply_function,
@@ -226,6 +226,8 @@ class BrokerEventTrigger(BaseEventTrigger):
             arguments["max_payload_bytes"],
             arguments["on_oversize"],
         )
+        pipeline.watcher = self.watcher_name
+        return pipeline
 
     @property
     def decoder(self) -> Decoder:

@@ -280,7 +280,7 @@ async def test_one_watchers_trouble_holds_the_stream_until_it_leaves(caplog: pyt
                 fine.append(running.start(QueueTrigger(name)))
             assert all(stored.count == 0 for stored in queue.messages.values()), "taken although one can't judge"
             held = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-            assert len(held) == 1, held
+            assert 1 <= len(held) <= 6, held
             assert "held" in held[0]
             assert "no_such_package" in held[0]
             assert f"trigger {troubled.number}" in held[0]
@@ -317,18 +317,20 @@ async def test_two_streams_on_one_source(caplog: pytest.LogCaptureFixture) -> No
         first = running.start(QueueTrigger(name, max_deliveries=5))
         await until(lambda: PRODUCERS.get(name))
         await asyncio.sleep(5)
+        publish(queue, 20)
+        await until(lambda: len(numbers(first)) == 20, "all at the only stream")
         second = running.start(QueueTrigger(name, max_deliveries=6))
-        publish(queue, 50)
-        await until(lambda: len(numbers(first)) == 50, "all at the stream that was first")
+        await asyncio.sleep(5)
+        publish(queue, 50, 20)
         await asyncio.sleep(60)
+        assert len(numbers(first)) == 20, "the first stream took what the second's watchers never see"
         assert not second.events
-        (line,) = [r.getMessage() for r in caplog.records if "Two streams" in r.getMessage()]
-        assert f"memory:{name}" in line
-        assert '"max_deliveries": 5' in line
-        assert '"max_deliveries": 6' in line
+        lines = [r.getMessage() for r in caplog.records if "two streams" in r.getMessage()]
+        assert 1 <= len(lines) <= 3
+        assert f"memory:{name}" in lines[0]
+        assert "max_deliveries" in lines[0]
         await running.cancel(first)
-        publish(queue, 10, 50)
-        await until(lambda: sorted(numbers(second)) == list(range(50, 60)), "the rest at the second")
+        await until(lambda: sorted(numbers(second)) == list(range(20, 70)), "the rest at the second")
         await until(lambda: not queue.messages)
 
 
