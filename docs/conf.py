@@ -25,6 +25,8 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
+# Modules that don't know of each other have classes of one name; a hint imported for type checkers names no module.
+suppress_warnings = ["ref.python"]
 autodoc_default_options = {"members": True, "show-inheritance": True}
 
 API = [
