@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
@@ -18,6 +19,16 @@ from airflow_provider_sharedstream.stream.message import Message
 
 FIELDS = ("body", "headers", "key", "attributes", "id", "published_at", "delivery_count")
 """What an expression sees at its top."""
+
+OPERATORS = {
+    "and": "and is written &&",
+    "or": "or is written ||",
+    "in": "in is written contains(list, value), and for a dict of paths as a list of values",
+    "is": "is is written ==",
+}
+CONSTANTS = {"true": "true", "True": "true", "false": "false", "False": "false", "null": "null", "None": "null"}
+FUNCTIONS = {"len": "length", "str": "to_string", "int": "to_number", "float": "to_number"}
+"""What people write who come from Python or SQL, and what it is in JMESPath."""
 
 MatchError = Callable[[Message, Exception], None]
 """Called with a message on which the expression can't be evaluated, and why."""
@@ -94,7 +105,18 @@ def _complaint(text: str, error: Exception) -> str:
         position = len(text)
     said = getattr(error, "message", None)
     said = said if isinstance(said, str) and said else str(error).split("\n")[0]
-    return f"not a JMESPath expression at position {position}: {said}\n  {text}\n  {' ' * position}^"
+    hint = _meant(error)
+    return f"not a JMESPath expression at position {position}: {hint or said}\n  {text}\n  {' ' * position}^"
+
+
+def _meant(error: Exception) -> str | None:
+    """What to write in place of what Python or SQL would have, where that is what JMESPath stumbled on."""
+    kind, value = getattr(error, "token_type", None), getattr(error, "token_value", None)
+    if kind == "NUMBER":
+        return f"a number is written `{value}`, in backticks"
+    if kind == "LITERAL" and isinstance(value, str) and value.isidentifier():
+        return f"a part is named by a dot: body.{value} for body['{value}']"
+    return OPERATORS.get(value) if kind == "UNQUOTED_IDENTIFIER" and isinstance(value, str) else None
 
 
 def _check(tree: Node, text: str) -> None:
@@ -102,6 +124,10 @@ def _check(tree: Node, text: str) -> None:
     for name in _names_in_message(tree):
         if name not in FIELDS:
             hint = f" (did you mean body.{name}?)" if name.isidentifier() else ""
+            if name in CONSTANTS:
+                hint = f" ({name} is written `{CONSTANTS[name]}`, in backticks)"
+            elif f'"{name}"' in text:
+                hint = f" (text is written '{name}'; double quotes mean a name)"
             raise InvalidArgument(
                 f"match: {name!r} in {text!r} isn't part of a message: expected one of {', '.join(FIELDS)}{hint}"
             )
@@ -121,7 +147,9 @@ def _check_call(node: Node, text: str) -> None:
     where = f"(position {text.find(name)} of {text!r})"
     known = Functions.FUNCTION_TABLE.get(name)
     if known is None:
-        raise InvalidArgument(f"match: there is no function {name}() {where}")
+        close = FUNCTIONS.get(name) or next(iter(difflib.get_close_matches(name, Functions.FUNCTION_TABLE, n=1)), None)
+        hint = f", did you mean {close}()?" if close else ""
+        raise InvalidArgument(f"match: there is no function {name}(){hint} {where}")
     wanted = known["signature"]
     variadic = bool(wanted) and wanted[-1].get("variadic", False)
     given = len(node["children"])
