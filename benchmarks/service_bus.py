@@ -1,4 +1,4 @@
-"""Messages a second through the whole machine, next to a bare loop of the Azure SDK that receives and completes at once.
+"""Messages a second through the whole machine, next to a bare loop of the Azure SDK: receive, complete at once.
 
 ``python -m benchmarks.service_bus`` prints a line for each pair of runs, on one server, and the medians. It needs what
 `tests/service_bus` needs. One watcher; its events are confirmed at once, as by a database that takes no time.

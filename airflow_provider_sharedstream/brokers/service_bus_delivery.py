@@ -12,9 +12,6 @@ from uuid import UUID
 from airflow_provider_sharedstream.stream.dead_letter import note
 from airflow_provider_sharedstream.stream.delivery import Delivery
 
-if TYPE_CHECKING:
-    from airflow_provider_sharedstream.brokers.service_bus_link import Link
-
 ATTRIBUTES = (
     "message_id",
     "sequence_number",
@@ -38,9 +35,9 @@ ATTRIBUTES = (
 class Held(NamedTuple):
     """A delivery's handle.
 
-    :param link: over which it came.
+    :param link: the :class:`~.service_bus_link.Link` over which it came.
     :param message: the SDK's, which knows its lock.
-    :param session: of which it is; None: of none.
+    :param session: the :class:`~.service_bus_sessions.Session` of which it is; None: of none.
     """
 
     link: object

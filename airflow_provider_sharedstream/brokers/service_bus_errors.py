@@ -63,7 +63,8 @@ def said(error: BaseException) -> str:
     """Return what Service Bus said, which for a refused token stands in the error's cause alone."""
     inner = getattr(error, "inner_exception", None)
     description = getattr(inner, "status_description", None) or error
-    return (description.decode() if isinstance(description, bytes) else str(description)).strip()
+    text = description.decode("utf-8", "replace") if isinstance(description, bytes) else str(description)
+    return " ".join(text.split())
 
 
 def clock_is_off(seconds_left: float) -> SourceUnavailable:

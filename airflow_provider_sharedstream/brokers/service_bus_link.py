@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Collection, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
+from airflow_provider_sharedstream.brokers.service_bus_below import keep_from_reopening, renewed_together
 from airflow_provider_sharedstream.brokers.service_bus_delivery import dead_letter_note
 from airflow_provider_sharedstream.brokers.service_bus_errors import NoAnswer, NotConnected, is_busy, is_lock_lost
-from airflow_provider_sharedstream.brokers.service_bus_renewal import renewed_together
 from airflow_provider_sharedstream.brokers.service_bus_turns import Turns
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.disposition import Disposition
@@ -59,6 +59,8 @@ class Link:
         self._done = 0
         self._ways: deque[float] = deque(maxlen=8)
         self._heard_at = time.monotonic()
+        self._settles_mine = False
+        self._side_by_side = False
 
     async def open(self, seconds: float = OPEN_SECONDS) -> None:
         """Connect, authenticate and attach.
@@ -70,6 +72,7 @@ class Link:
         except BaseException:
             await self.close()
             raise
+        self._side_by_side = keep_from_reopening(self.receiver, lambda: self._settles_mine)
 
     async def receive(self, most: int, seconds: float) -> list[Any]:
         """Return up to ``most`` messages, soon after the first has come; none after ``seconds``.
@@ -155,16 +158,19 @@ class Link:
             while waiting:
                 await tell_next()
 
-        # The first one tells how far it is.
-        started = time.monotonic()
-        await tell_next()
-        self._ways.append(time.monotonic() - started)
         # What came over another link is settled by a management request, and those can't go side by side.
-        mine = all(delivery.handle.link is self for delivery in deliveries)
-        if mine and not self._in_order and min(self._ways) > FAR_SECONDS:
-            await self._side_by_side([tell_on() for _ in range(min(SETTLES_AT_ONCE, len(waiting)))])
-        else:
-            await tell_on()
+        self._settles_mine = all(delivery.handle.link is self for delivery in deliveries)
+        try:
+            # The first one tells how far it is.
+            started = time.monotonic()
+            await tell_next()
+            self._ways.append(time.monotonic() - started)
+            if self._settles_mine and self._side_by_side and not self._in_order and min(self._ways) > FAR_SECONDS:
+                await self._together([tell_on() for _ in range(min(SETTLES_AT_ONCE, len(waiting)))])
+            else:
+                await tell_on()
+        finally:
+            self._settles_mine = False
         if self.trouble is None:
             self._heard_at = time.monotonic()
 
@@ -190,8 +196,8 @@ class Link:
             return error
         return None
 
-    async def _side_by_side(self, workers: Iterable[Coroutine[Any, Any, None]]) -> None:
-        """Run them all, until the link breaks: then each would try to open it again."""
+    async def _together(self, workers: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """Run them all, until the link breaks."""
         running = {asyncio.create_task(worker, name="service-bus-settle") for worker in workers}
         pending = set(running)
         try:

@@ -16,6 +16,10 @@ from airflow_provider_sharedstream.stream.errors import SourceUnavailable
 
 ARGUMENT = "azure_service_bus_conn_id"
 TRANSPORTS = ("amqp", "websocket")
+SCOPE = "https://servicebus.azure.net//.default"
+"""What the SDK asks tokens for."""
+LONGEST_TEXT = 600
+"""Characters of what azure-identity says, which is a line for each way that it has tried."""
 
 
 class ServiceBusAccess(NamedTuple):
@@ -39,7 +43,8 @@ async def service_bus_access(conn_id: str) -> ServiceBusAccess:
     """Return a client; nothing has been asked of Service Bus yet.
 
     :param conn_id: the Airflow connection.
-    :raises SourceUnavailable: the connection is missing or can't be used; the text says what to change.
+    :raises SourceUnavailable: the connection is missing, can't be used, or leads to no token; the text says what to
+        change.
     """
     connection = await connection_of(ARGUMENT, conn_id)
     if connection is None:
@@ -69,6 +74,7 @@ async def service_bus_access(conn_id: str) -> ServiceBusAccess:
                 "fully_qualified_namespace in its extra, such as 'contoso.servicebus.windows.net'."
             )
         credential = _credential(connection, fields, where)
+        await _prove(credential, where)
         client = ServiceBusClient(namespace, credential, **options)
     except ValueError as error:
         # Never the connection string itself: it holds the key.
@@ -124,6 +130,21 @@ def _credential(connection: Any, fields: _Fields, where: str) -> Any:
     return DefaultAzureCredential(**options)
 
 
+async def _prove(credential: Any, where: str) -> None:
+    """Fetch a token now: later, the SDK reports a refused one as an error of its own that it did not foresee."""
+    from azure.core.exceptions import ClientAuthenticationError
+
+    try:
+        await credential.get_token(SCOPE)
+    except ClientAuthenticationError as error:
+        await credential.close()
+        text = " ".join(str(error).split())
+        raise SourceUnavailable(f"{where}: its credentials give no token: {text[:LONGEST_TEXT]}") from error
+    except BaseException:
+        await credential.close()
+        raise
+
+
 def _transport(fields: _Fields, where: str) -> dict[str, Any]:
     """Return how the client gets to Service Bus."""
     from azure.servicebus import TransportType
@@ -151,8 +172,10 @@ def _proxy(value: Any, where: str) -> dict[str, Any]:
         proxy = {"proxy_hostname": parts.hostname, "proxy_port": parts.port}
         if parts.username:
             proxy |= {"username": unquote(parts.username), "password": unquote(parts.password or "")}
-    if not proxy.get("proxy_hostname") or not proxy.get("proxy_port"):
+    host = proxy.get("proxy_hostname")
+    if not host or not proxy.get("proxy_port"):
         raise SourceUnavailable(
             f"{where}: http_proxy: expected an address with a port, such as 'http://proxy.example:3128'"
         )
-    return proxy
+    # The SDK's documentation has a bare name here; what it is built on takes addresses only.
+    return {**proxy, "proxy_hostname": host if "://" in host else f"http://{host}"}

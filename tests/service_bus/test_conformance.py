@@ -53,7 +53,7 @@ class ServiceBusSource:
                 if not name.startswith(b"DeadLetter")
             }
             headers["x-sharedstream-reason"] = message.dead_letter_reason
-            for name, value in json.loads(message.dead_letter_error_description).items():
+            for name, value in json.loads(str(message.dead_letter_error_description)).items():
                 headers[f"x-sharedstream-{name.replace('_', '-')}"] = str(value)
             self._taken.append(DeadLetter(body_of(message), headers))
         return self._taken

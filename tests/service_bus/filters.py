@@ -1,0 +1,34 @@
+"""Functions that watchers in these tests apply."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from airflow_provider_sharedstream.messages import Message, RejectMessage
+
+BEGUN: list[Any] = []
+"""Bodies of the messages that `held` has got."""
+GO_ON = asyncio.Event()
+
+
+async def three_seconds(message: Message) -> Any:
+    await asyncio.sleep(3)
+    return message.body
+
+
+def explode_on_poison(message: Message) -> Any:
+    if isinstance(message.body, dict) and message.body.get("poison"):
+        raise ZeroDivisionError("poison")
+    return message.body
+
+
+def refuse(message: Message) -> Any:
+    raise RejectMessage("unwanted")
+
+
+async def held(message: Message) -> Any:
+    """Hold the message until `GO_ON` is set."""
+    BEGUN.append(message.body)
+    await GO_ON.wait()
+    return message.body

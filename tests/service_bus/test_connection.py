@@ -1,0 +1,240 @@
+"""Every way to Service Bus that a connection can name."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from azure.core.credentials import AccessToken
+from azure.identity.aio import ClientSecretCredential, DefaultAzureCredential
+from azure.servicebus import TransportType
+from azure.servicebus.aio import ServiceBusClient
+
+from airflow_provider_sharedstream.brokers.service_bus import ServiceBusConsumer
+from airflow_provider_sharedstream.connections import azure
+from airflow_provider_sharedstream.connections.azure import service_bus_access
+from airflow_provider_sharedstream.stream.disposition import Disposition
+from airflow_provider_sharedstream.stream.errors import SourceUnavailable
+from tests.conformance.suite import numbered, receive_all
+from tests.emulators.service_bus import RemoteControl
+from tests.emulators.service_bus.tokens import ALL_RIGHTS
+from tests.service_bus.conftest import ServiceBus
+from tests.service_bus.test_refusals import Connect, connection, refusal
+
+__all__ = ["connection"]
+
+NAMESPACE = "contoso.servicebus.windows.net"
+
+
+async def access_of(conn_id: str) -> azure.ServiceBusAccess:
+    access = await service_bus_access(conn_id)
+    await access.close()
+    return access
+
+
+async def receives(queue: str, conn_id: str, service_bus: ServiceBus) -> None:
+    """Assert that a message comes that way, and can be settled."""
+    consumer = ServiceBusConsumer(queue, azure_service_bus_conn_id=conn_id)
+    await asyncio.wait_for(consumer.connect(), 60)
+    try:
+        await asyncio.to_thread(service_bus.send, queue, numbered(3))
+        found = await receive_all(consumer, 3)
+        assert not await consumer.extend_leases(found)
+        assert not await consumer.settle(Disposition.ACCEPT, found)
+        assert await asyncio.to_thread(service_bus.server.pending, queue) == 0
+    finally:
+        await consumer.close()
+
+
+async def test_a_connection_string(connection: Connect) -> None:
+    string = f"Endpoint=sb://{NAMESPACE}/;SharedAccessKeyName=policy;SharedAccessKey=secret"
+    for fields in ({"schema": string}, {"extra": {"connection_string": string}}):
+        access = await access_of(connection(fields))
+        assert access.namespace == NAMESPACE
+        assert access.credential is None
+
+
+@pytest.mark.parametrize("prefix", ["", "extra__azure_service_bus__"])
+async def test_the_official_fields_of_an_identity(
+    connection: Connect, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {}
+
+    class Noted(DefaultAzureCredential):
+        def __init__(self, **given: Any) -> None:
+            options.update(given)
+            super().__init__(**given)
+
+        async def get_token(self, *_: str, **__: Any) -> AccessToken:
+            return AccessToken("a token", int(time.time()) + 3600)
+
+    monkeypatch.setattr("azure.identity.aio.DefaultAzureCredential", Noted)
+    fields = {
+        "fully_qualified_namespace": NAMESPACE,
+        "managed_identity_client_id": "an-identity",
+        "workload_identity_tenant_id": "00000000-0000-0000-0000-000000000001",
+    }
+    access = await access_of(connection({"extra": {f"{prefix}{name}": value for name, value in fields.items()}}))
+    assert access.namespace == NAMESPACE
+    assert isinstance(access.credential, DefaultAzureCredential)
+    assert options["managed_identity_client_id"] == "an-identity"
+    assert options["workload_identity_tenant_id"] == "00000000-0000-0000-0000-000000000001"
+
+
+async def test_a_client_secret(connection: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"login": "client", "password": "secret", "extra": {"fully_qualified_namespace": NAMESPACE}}
+    with pytest.raises(SourceUnavailable, match="tenant_id in extra"):
+        await service_bus_access(connection(fields))
+    fields["extra"] = {"fully_qualified_namespace": NAMESPACE, "tenant_id": "00000000-0000-0000-0000-000000000001"}
+
+    async def get_token(self: Any, *scopes: str, **_: Any) -> AccessToken:
+        assert scopes == (azure.SCOPE,)
+        return AccessToken("a token", int(time.time()) + 3600)
+
+    monkeypatch.setattr(ClientSecretCredential, "get_token", get_token)
+    access = await access_of(connection(fields))
+    assert isinstance(access.credential, ClientSecretCredential)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, "it names no namespace"),
+        ({"schema": "nonsense"}, "its connection string or its credentials can't be used"),
+        ({"schema": "Endpoint=sb://x/;SharedAccessKey=dontshow"}, "must have both"),
+        ({"extra": {"fully_qualified_namespace": NAMESPACE, "credential": "x"}}, "credential is not understood"),
+        ({"extra": {"transport_type": "pigeon"}}, "expected one of amqp, websocket"),
+        ({"extra": {"http_proxy": "proxy.example"}}, "expected an address with a port"),
+    ],
+)
+async def test_what_a_connection_lacks(connection: Connect, fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(SourceUnavailable) as caught:
+        await service_bus_access(connection(fields))
+    assert str(caught.value).startswith("azure_service_bus_conn_id='service_bus_other': ")
+    assert text in str(caught.value)
+    assert "dontshow" not in str(caught.value)
+
+
+async def test_no_such_connection() -> None:
+    with pytest.raises(SourceUnavailable, match="azure_service_bus_conn_id='nowhere': there is no such connection"):
+        await service_bus_access("nowhere")
+
+
+async def test_a_proxy_given_as_an_address_or_as_the_sdk_wants_it(connection: Connect) -> None:
+    string = f"Endpoint=sb://{NAMESPACE}/;SharedAccessKeyName=policy;SharedAccessKey=secret"
+    wanted = {"proxy_hostname": "http://proxy.example", "proxy_port": 3128, "username": "me", "password": "p@ss"}
+    for given in ("http://me:p%40ss@proxy.example:3128", {**wanted, "proxy_hostname": "proxy.example"}):
+        access = await access_of(connection({"schema": string, "extra": {"http_proxy": given}}))
+        assert access.client._config.http_proxy == wanted
+        assert access.client._config.transport_type is TransportType.AmqpOverWebsocket
+
+
+async def test_websockets_to_a_custom_endpoint(
+    service_bus: ServiceBus, orders: RemoteControl, connection: Connect
+) -> None:
+    extra = {"transport_type": "websocket", "custom_endpoint_address": f"sb://127.0.0.1:{orders.open_websocket()}"}
+    conn_id = connection({"schema": service_bus.server.connection_string, "extra": extra})
+    await receives(service_bus.queue(), conn_id, service_bus)
+
+
+async def test_through_an_http_proxy(
+    service_bus: ServiceBus, orders: RemoteControl, connection: Connect, http_proxy: HttpProxy
+) -> None:
+    extra = {
+        "http_proxy": f"http://127.0.0.1:{http_proxy.port}",
+        "custom_endpoint_address": f"sb://127.0.0.1:{orders.open_websocket()}",
+        "transport_type": "websocket",
+    }
+    conn_id = connection({"schema": service_bus.server.connection_string, "extra": extra})
+    await receives(service_bus.queue(), conn_id, service_bus)
+    assert http_proxy.asked
+
+
+class Credential:
+    """What azure-identity's credentials are to the SDK; a directory to ask for a token isn't there."""
+
+    closed = False
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+    async def get_token(self, *scopes: str, **_: Any) -> AccessToken:
+        assert scopes == ("https://servicebus.azure.net//.default",)
+        return AccessToken(self.token, int(time.time()) + 3600)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def test_a_directory_s_token(
+    service_bus: ServiceBus, orders: RemoteControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.add_bearer("known", ALL_RIGHTS)
+    credential = Credential("known")
+
+    async def access(conn_id: str) -> azure.ServiceBusAccess:
+        client = ServiceBusClient(f"127.0.0.1:{orders.port}", credential, use_tls=False, retry_total=0)  # type: ignore[arg-type]
+        return azure.ServiceBusAccess(client, credential, client.fully_qualified_namespace)
+
+    monkeypatch.setattr("airflow_provider_sharedstream.brokers.service_bus.service_bus_access", access)
+    await receives(service_bus.queue(), "any", service_bus)
+    assert credential.closed
+    credential.token = "unknown"
+    text = await refusal(service_bus.queue())
+    assert "refuses its credentials" in text
+
+
+async def test_credentials_that_give_no_token(connection: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_CLIENT_SECRET", "AZURE_USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    # Of the default chain, only this one: on Azure, others would find somebody.
+    monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "EnvironmentCredential")
+    conn_id = connection({"extra": {"fully_qualified_namespace": NAMESPACE}})
+    text = await refusal("any", azure_service_bus_conn_id=conn_id)
+    assert text.startswith("azure_service_bus_conn_id='service_bus_other': its credentials give no token: ")
+    assert "EnvironmentCredential" in text
+
+
+class HttpProxy:
+    """A forward proxy for CONNECT, and for plain requests, whose address it makes relative."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.port = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        method, target, version = head.split("\r\n", 1)[0].split(" ")
+        self.asked.append(f"{method} {target}")
+        address = target if method == "CONNECT" else target.split("/")[2]
+        host, _, port = address.rpartition(":")
+        far_reader, far_writer = await asyncio.open_connection(host, int(port))
+        if method == "CONNECT":
+            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        else:
+            path = "/" + target.split("/", 3)[3]
+            far_writer.write(head.replace(f"{method} {target} {version}", f"{method} {path} {version}", 1).encode())
+        try:
+            await asyncio.gather(_pass_on(reader, far_writer), _pass_on(far_reader, writer))
+        finally:
+            writer.close()
+            far_writer.close()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while piece := await reader.read(65536):
+        writer.write(piece)
+    writer.close()
+
+
+@pytest.fixture
+async def http_proxy() -> AsyncIterator[HttpProxy]:
+    proxy = HttpProxy()
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    proxy.port = server.sockets[0].getsockname()[1]
+    yield proxy
+    server.close()

@@ -1,0 +1,188 @@
+"""The promises of the Service Bus trigger, on a server under watchers on Airflow's real `SharedStreamManager`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from airflow_provider_sharedstream.triggers.service_bus import ServiceBusSharedStreamTrigger
+from tests.airflow_loop import triggerer, until
+from tests.service_bus.conftest import ServiceBus, body_of
+
+FILTERS = "tests.service_bus.filters"
+
+
+@pytest.fixture(autouse=True)
+def _no_join_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__SHAREDSTREAM__JOIN_GRACE_SECONDS", "0.5")
+
+
+def trigger(queue: str, **arguments: Any) -> ServiceBusSharedStreamTrigger:
+    return ServiceBusSharedStreamTrigger(queue, azure_service_bus_conn_id=ServiceBus.conn_id, **arguments)
+
+
+async def send(service_bus: ServiceBus, entity: str, bodies: list[Any], **more: Any) -> None:
+    await asyncio.to_thread(service_bus.send, entity, bodies, **more)
+
+
+def emptied(service_bus: ServiceBus, path: str) -> Callable[[], Awaitable[bool]]:
+    async def is_empty() -> bool:
+        return await asyncio.to_thread(service_bus.server.pending, path) == 0
+
+    return is_empty
+
+
+async def test_twenty_watchers_are_one_connection_that_costs_little_while_idle(service_bus: ServiceBus) -> None:
+    queue = service_bus.queue()
+    async with triggerer() as running:
+        watchers = [running.start(trigger(queue, match={"body.watcher": n})) for n in range(20)]
+        await send(service_bus, queue, [{"watcher": n % 20, "n": n} for n in range(200)])
+        await until(lambda: all(len(w.ids) >= 10 for w in watchers), "ten messages at each watcher")
+        await until(emptied(service_bus, queue), "an empty queue")
+        for number, watcher in enumerate(watchers):
+            assert sorted(body["n"] for body in watcher.bodies) == list(range(number, 200, 20))
+        assert service_bus.proxy.open == 1
+        before = service_bus.proxy.bytes_up + service_bus.proxy.bytes_down
+        await asyncio.sleep(10)
+        # Credit for what may come, twice; no renewals, no polls.
+        assert service_bus.proxy.bytes_up + service_bus.proxy.bytes_down - before < 1000
+        assert service_bus.proxy.open == 1
+
+
+async def test_a_slow_watcher_keeps_nobody_waiting(service_bus: ServiceBus) -> None:
+    queue = service_bus.queue()
+    await send(service_bus, queue, [{"n": n} for n in range(500)])
+    async with triggerer(store_seconds=0.02, confirm_seconds=0.5) as running:
+        slow = running.start(trigger(queue, apply_function=f"{FILTERS}.three_seconds"))
+        quick = [running.start(trigger(queue)) for _ in range(3)]
+        await until(lambda: all(len(w.ids) == 500 for w in quick), "500 at each quick watcher")
+        assert len(slow.ids) < 500, "the slow watcher was not slow"
+        await until(lambda: len(slow.ids) == 500, "500 at the slow watcher")
+        await until(emptied(service_bus, queue), "an empty queue")
+
+
+@pytest.mark.slow
+async def test_five_thousand_waiting_and_twenty_five_watchers(service_bus: ServiceBus) -> None:
+    queue = service_bus.queue()
+    await send(service_bus, queue, [{"n": n} for n in range(5000)])
+    # One supervisor that stores 50 events a second, as measured of Airflow, for all 25 watchers.
+    async with triggerer(store_seconds=0.02, confirm_seconds=0.5, ack_timeout=60.0) as running:
+        watchers = [running.start(trigger(queue)) for _ in range(25)]
+        highest = 0
+        deadline = time.monotonic() + 240
+        while not all(len(w.ids) >= 5000 for w in watchers):
+            highest = max(highest, await asyncio.to_thread(service_bus.locked, queue))
+            assert time.monotonic() < deadline, [len(w.ids) for w in watchers]
+            await asyncio.sleep(0.5)
+        await until(emptied(service_bus, queue), "an empty queue")
+        assert 0 < highest <= 1000, "more in flight than max_in_flight"
+        for watcher in watchers:
+            assert watcher.failure is None, "a queue overflowed, or an outcome timed out"
+            assert sorted(body["n"] for body in watcher.bodies) == list(range(5000))
+
+
+async def test_poison_is_dead_lettered_with_reason_and_description(service_bus: ServiceBus) -> None:
+    queue = service_bus.queue()
+    async with triggerer() as running:
+        careful = running.start(trigger(queue, apply_function=f"{FILTERS}.explode_on_poison"))
+        sibling = running.start(trigger(queue))
+        strict = running.start(trigger(queue, decode="json", match="body.n >= `0`"))
+        await send(service_bus, queue, [{"n": n} for n in range(50)] + [{"n": 50, "poison": True}, "not JSON at all"])
+        await until(emptied(service_bus, queue), "an empty queue")
+        letters = {body_of(m): m for m in await asyncio.to_thread(service_bus.take_dead_letters, queue)}
+        assert set(letters) == {'{"n": 50, "poison": true}', "not JSON at all"}
+        poison = letters['{"n": 50, "poison": true}']
+        assert "poison" in poison.dead_letter_reason
+        assert "JSON" in letters["not JSON at all"].dead_letter_reason
+        told = json.loads(poison.dead_letter_error_description)
+        assert told["watcher"] == f"trigger {careful.number}"
+        assert told["origin"].endswith(f"/{queue}")
+        assert told["delivery_count"] == 1
+        assert told["delivery_id"].startswith("51@")
+        assert {body["n"] for body in careful.bodies if isinstance(body, dict)} == set(range(50))
+        assert {body["n"] for body in strict.bodies} == set(range(51))
+        assert {body["n"] for body in sibling.bodies if isinstance(body, dict)} == set(range(51))
+        assert not any(watcher.restarts for watcher in (careful, sibling, strict))
+
+
+async def test_dead_letters_are_watched_with_their_reasons(service_bus: ServiceBus) -> None:
+    queue = service_bus.queue()
+    async with triggerer() as running:
+        running.start(trigger(queue, apply_function=f"{FILTERS}.refuse"))
+        undertaker = running.start(trigger(queue, sub_queue="deadletter"))
+        await send(service_bus, queue, [{"n": 1}], properties={"colour": "grün"})
+        await until(lambda: undertaker.messages, "the dead letter")
+        (message,) = undertaker.messages
+        assert message["body"] == {"n": 1}
+        assert message["headers"]["colour"] == "grün"
+        assert message["attributes"]["dead_letter_reason"] == "unwanted"
+        assert json.loads(message["attributes"]["dead_letter_error_description"])["watcher"]
+        assert message["attributes"]["sub_queue"] == "deadletter"
+
+        async def gone() -> bool:
+            return await asyncio.to_thread(service_bus.count_dead_letters, queue) == 0
+
+        await until(gone, "no dead letters")
+
+
+async def test_one_sibling_accepts_and_one_rejects(service_bus: ServiceBus) -> None:
+    queue = service_bus.queue()
+    async with triggerer() as running:
+        accepts = running.start(trigger(queue))
+        rejects = running.start(trigger(queue, apply_function=f"{FILTERS}.refuse"))
+        await send(service_bus, queue, [{"n": 1}])
+        await until(emptied(service_bus, queue), "an empty queue")
+        (letter,) = await asyncio.to_thread(service_bus.take_dead_letters, queue)
+        assert body_of(letter) == '{"n": 1}'
+        assert letter.dead_letter_reason == "unwanted"
+        # Whatever would come again comes at once.
+        await asyncio.sleep(2)
+        assert accepts.bodies == [{"n": 1}]
+        assert rejects.events == []
+        assert len(accepts.events) == 1
+
+
+@pytest.mark.slow
+async def test_a_minute_without_the_server(service_bus: ServiceBus, caplog: pytest.LogCaptureFixture) -> None:
+    queue = service_bus.queue()
+    async with triggerer() as running:
+        watchers = [running.start(trigger(queue)) for _ in range(5)]
+        await send(service_bus, queue, [{"n": n} for n in range(50)])
+        await until(lambda: all(len(w.ids) >= 50 for w in watchers), "the first fifty")
+        caplog.clear()
+        with caplog.at_level(logging.INFO, logger="airflow_provider_sharedstream"):
+            service_bus.proxy.cut()
+            await send(service_bus, queue, [{"n": n} for n in range(50, 100)])
+            await asyncio.sleep(60)
+            service_bus.proxy.heal()
+            await until(lambda: all(len(set(w.ids)) >= 100 for w in watchers), "all hundred", 180)
+        failures = [r for r in caplog.records if "next try in" in r.getMessage()]
+        tries = [r for r in caplog.records if r.levelno >= logging.WARNING]
+        # Backoff doubles from one second: a minute has room for few steps even where the jitter is kind.
+        assert 2 <= len(failures) <= 25
+        assert len(tries) <= len(failures) + 2, [r.getMessage() for r in tries]
+        assert not any(watcher.restarts for watcher in watchers)
+        await until(emptied(service_bus, queue), "an empty queue")
+
+
+async def test_a_subscription_of_a_topic(service_bus: ServiceBus) -> None:
+    topic, subscription = service_bus.subscription()
+    async with triggerer() as running:
+        watcher = running.start(
+            ServiceBusSharedStreamTrigger(
+                topic_name=topic, subscription_name=subscription, azure_service_bus_conn_id=ServiceBus.conn_id
+            )
+        )
+        await send(service_bus, topic, [{"n": n} for n in range(20)])
+        await until(lambda: len(watcher.ids) >= 20, "20 messages")
+        await until(emptied(service_bus, f"{topic}/Subscriptions/{subscription}"), "an empty subscription")
+        assert sorted(body["n"] for body in watcher.bodies) == list(range(20))
+        assert watcher.messages[0]["attributes"]["topic"] == topic
+        assert watcher.messages[0]["attributes"]["subscription"] == subscription
+        assert watcher.events[0].payload["stream"] == f"{topic}/{subscription}"
