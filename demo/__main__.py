@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import sys
@@ -92,12 +93,36 @@ def _demonstrate(sqs: SqsServer, orders: SqsQueue, warehouse: SqsQueue) -> None:
         _check_dead_letters(sources[0])
         say(f"all of it is where it belongs; UI: {airflow.url}")
         if os.environ.get("KEEP") == "1":
+            _invite(sqs, orders, inbox)
             say("Airflow stays up until Ctrl-C")
             with contextlib.suppress(KeyboardInterrupt):
                 signal.pause()
     finally:
         say("stopping everything")
         airflow.discard()
+
+
+def _invite(sqs: SqsServer, orders: SqsQueue, inbox: Path) -> None:
+    """Say how to send more."""
+    say(f"inbox: {inbox}")
+    console.print(
+        "another file:", f"  echo item,number > {shlex.quote(str(inbox / 'friday.csv'))}", sep="\n", markup=False
+    )
+    console.print("another message:", f"  {send_command(sqs, orders)}", sep="\n", markup=False)
+
+
+def send_command(sqs: SqsServer, queue: SqsQueue) -> str:
+    """Return a line for the shell that sends an order."""
+    # Double quotes alone, for the sake of the shell's.
+    body, url, endpoint, region = map(
+        json.dumps, (json.dumps(workload.LAST_ORDERS[0]), queue.url, sqs.endpoint_url, sqs.region)
+    )
+    program = (
+        f'import boto3; boto3.client("sqs", endpoint_url={endpoint}, region_name={region}, '
+        'aws_access_key_id="test", aws_secret_access_key="test")'
+        f".send_message(QueueUrl={url}, MessageBody={body})"
+    )
+    return shlex.join([sys.executable, "-c", program])
 
 
 def _dags() -> Path:
@@ -137,6 +162,7 @@ def _send(airflow: Airflow, progress: Progress, inbox: Path) -> None:
         return sorted(file.name for file in inbox.iterdir())
 
     airflow.wait_for("end of the files that somebody got", lambda: left() == workload.NOBODYS_FILES)
+    say(f"left in the inbox, since no watcher wants it: {', '.join(left())}")
 
 
 def _watch(airflow: Airflow, progress: Progress, what: str, reached: Callable[[], bool]) -> None:
