@@ -93,8 +93,8 @@ class Membership:
             # After a change of topics aiokafka itself has let go of all partitions, and commits nothing.
             elif self.lanes and self._consumer.assignment() and (owner := self._owner()) is not None:
                 self._enter(Phase.LEAVING)
-                # Which of them we lose is known when the new assignment is: none is declared lost yet.
-                await owner.lanes_revoked(frozenset(), SETTLE_WITHIN_SECONDS)
+                # Which of them we lose is known when the new assignment is.
+                await owner.settle_decided(self.lanes, SETTLE_WITHIN_SECONDS)
         finally:
             if not self._is_out:
                 self._enter(Phase.JOINING)

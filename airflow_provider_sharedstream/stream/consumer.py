@@ -87,6 +87,11 @@ class LaneOwner(Protocol):
     def max_in_flight_bytes(self) -> int:
         """No further receive while those messages hold more bytes than this."""
 
+    async def settle_decided(self, lanes: frozenset[Hashable], within_seconds: float) -> None:
+        """Settle what is decided on the lanes, within the time given: some of them may be about to go. They are ours
+        until :meth:`lanes_revoked` says which have gone.
+        """
+
     async def lanes_revoked(self, lanes: frozenset[Hashable], settle_within_seconds: float) -> None:
         """The lanes are about to go, or have gone, to somebody else (a rebalance, a lost session).
 

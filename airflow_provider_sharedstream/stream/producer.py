@@ -253,11 +253,15 @@ class BrokerStreamProducer(SharedStreamProducer):
         """No further receive while those messages hold more bytes than this."""
         return self.settings.max_in_flight_bytes
 
+    async def settle_decided(self, lanes: frozenset[Hashable], within_seconds: float) -> None:
+        """Settle what is decided on ``lanes``, as far as there is time."""
+        await self.attendance.finish(min(ATTENDANCE_SECONDS, within_seconds / 2))
+        await self.settlement.flush(within_seconds, lanes)
+
     async def lanes_revoked(self, lanes: frozenset[Hashable], settle_within_seconds: float) -> None:
         """Settle what is decided, then make void what has arrived on ``lanes``."""
         if settle_within_seconds > 0:
-            await self.attendance.finish(min(ATTENDANCE_SECONDS, settle_within_seconds / 2))
-            await self.settlement.flush(settle_within_seconds, lanes)
+            await self.settle_decided(lanes, settle_within_seconds)
         self._end_epoch(lanes)
 
     # The rest is the machine's.

@@ -37,11 +37,14 @@ class Revocations:
         self.asked_to_settle = 0
         self._on_revoked = on_revoked
 
+    async def settle_decided(self, lanes: frozenset[Any], within_seconds: float) -> None:
+        assert lanes
+        self.asked_to_settle += 1
+        if self._on_revoked is not None:
+            await self._on_revoked()
+
     async def lanes_revoked(self, lanes: frozenset[Any], settle_within_seconds: float) -> None:
-        if settle_within_seconds > 0:
-            self.asked_to_settle += 1
-            if self._on_revoked is not None:
-                await self._on_revoked()
+        assert settle_within_seconds == 0, "they are gone already"
         self.lost += lanes
 
 
