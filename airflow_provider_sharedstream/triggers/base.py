@@ -20,11 +20,12 @@ from airflow_provider_sharedstream.messages.pipeline import MessagePipeline
 from airflow_provider_sharedstream.stream import metrics
 from airflow_provider_sharedstream.stream.cohort import cohort_of
 from airflow_provider_sharedstream.stream.delivery import Delivery
-from airflow_provider_sharedstream.stream.errors import InvalidArgument
+from airflow_provider_sharedstream.stream.errors import InvalidArgument, error_text
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
 from airflow_provider_sharedstream.stream.producer import BrokerStreamProducer
 from airflow_provider_sharedstream.stream.roll_call import COHORT_TIMEOUT_SECONDS
 from airflow_provider_sharedstream.stream.settings import StreamSettings
+from airflow_provider_sharedstream.stream.unusable import UnusableConsumer
 from airflow_provider_sharedstream.triggers.arguments import COMMON, REQUIRED, Argument, mistakes
 from airflow_provider_sharedstream.triggers.mark import MARK, StreamIdentity, is_ours, without_mark
 from airflow_provider_sharedstream.triggers.watching import WatchedBatch, is_watched, watched
@@ -142,17 +143,23 @@ class BrokerEventTrigger(BaseEventTrigger):
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
-        """Build the producer. Wrong arguments don't raise here: the cohort holds the stream and says why."""
+        """Build the producer. Wrong arguments don't raise here: the stream is held and says why.
+
+        What only the filter of the watcher that happens to be first needs is no matter of the stream's.
+        """
         trigger = cls(**kwargs)
-        scopes = {name: argument.scope for name, argument in trigger.allowed_arguments().items()}
-        source = {name: value for name, value in trigger.arguments.items() if scopes[name] == "source"}
+        shared = {name: one for name, one in trigger.allowed_arguments().items() if one.scope != "filter"}
+        source = {name: trigger.arguments[name] for name, one in shared.items() if one.scope == "source"}
         key = trigger.shared_stream_key()
-        return cls.producer_class.from_arguments(
-            source,
-            StreamSettings() if trigger.trouble() else trigger._stream_settings(),
-            cohort=cohort_of(key),
-            description=key[2],
-        )
+        cohort = cohort_of(key)
+        wrong = list(mistakes(shared, {name: trigger.arguments[name] for name in shared}))
+        if not wrong:
+            try:
+                settings = trigger._stream_settings()
+                return cls.producer_class.from_arguments(source, settings, cohort=cohort, description=key[2])
+            except Exception as error:
+                wrong = [error_text(error)]
+        return BrokerStreamProducer(UnusableConsumer("; ".join(wrong)), cohort=cohort, description=key[2])
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
         """Yield an event per batch, with the messages that are this watcher's own; several where one is too large."""
@@ -200,6 +207,8 @@ class BrokerEventTrigger(BaseEventTrigger):
             self.pipeline().validate()
         except InvalidArgument as error:
             return str(error)
+        except Exception as error:
+            return f"{type(self).__name__}: its arguments can't be checked: {error_text(error)}"
         return None
 
     def pipeline(self, found: Counter[str] | None = None) -> MessagePipeline:

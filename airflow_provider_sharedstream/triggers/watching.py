@@ -97,7 +97,8 @@ class WatchedStream:
         self._cohort = cohort_of(trigger.shared_stream_key())
         trouble = trigger.trouble()
         self._decoder = trigger.decoder if trouble is None else Decoder()
-        self._token = self._cohort.join(self._watcher, trouble, trigger.introduction(), trigger_id=self._trigger_id)
+        introduction = trigger.introduction() if trouble is None else None
+        self._token = self._cohort.join(self._watcher, trouble, introduction, trigger_id=self._trigger_id)
 
     def __aiter__(self) -> WatchedStream:
         return self
