@@ -31,6 +31,7 @@ from airflow_provider_sharedstream.messages.limits import (
     without_body,
 )
 from airflow_provider_sharedstream.messages.match import Matcher
+from airflow_provider_sharedstream.messages.sieves import Fate, Sieve
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.errors import InvalidArgument, SourceUnavailable, UndecodableMessage
 from airflow_provider_sharedstream.stream.message import Message
@@ -51,6 +52,9 @@ COUNTS: dict[str, str] = {
     "apply_failed": "messages on which `apply_function` raised, or returned what can't be stored",
     "apply_timed_out": "messages on which `apply_function` took too long",
     "apply_not_called": "messages released because their turn at `apply_function` didn't come",
+    "repeated": "messages whose event was stored less than `dedupe_window_seconds` ago; they make none",
+    "repeated_early": "messages released because the event of their first delivery is not stored yet",
+    "expired": "messages older than `max_age_seconds`",
     "oversize_omitted": "messages larger than `max_payload_bytes` that went into an event without their body",
     "oversize_rejected": "messages larger than `max_payload_bytes` that were rejected",
 }
@@ -68,10 +72,11 @@ class _Candidate(NamedTuple):
 class _Findings:
     """What has been found out about one batch."""
 
-    __slots__ = ("candidates", "failed", "rejected", "unmatched")
+    __slots__ = ("candidates", "done", "failed", "rejected", "unmatched")
 
     def __init__(self) -> None:
         self.candidates: list[_Candidate] = []
+        self.done: set[Delivery] = set()
         self.unmatched = 0
         self.rejected: dict[Delivery, str] = {}
         self.failed: set[Delivery] = set()
@@ -82,7 +87,7 @@ class _Findings:
         for delivery, reason in self.rejected.items():
             if delivery not in self.failed:
                 receipt.reject(delivery, reason)
-        matched = {candidate.delivery for candidate in self.candidates}
+        matched = {candidate.delivery for candidate in self.candidates} | self.done
         if len(matched) == len(deliveries) and not (self.unmatched or self.rejected or self.failed):
             receipt.match_all()
         else:
@@ -104,6 +109,7 @@ class MessagePipeline:
         large as it is; ``omit`` emits it without its body and with the attribute ``body_omitted``; ``reject`` refuses
         it.
     :param count: told what happened: a name of :data:`COUNTS` and how often.
+    :param sieves: asked in this order about what matches.
     :raises InvalidArgument: an argument has none of its values.
     """
 
@@ -116,6 +122,7 @@ class MessagePipeline:
         count: Count | None = None,
         max_payload_bytes: int | None = MAX_PAYLOAD_BYTES,
         on_oversize: OnOversize = "split",
+        sieves: Sequence[Sieve] = (),
     ) -> None:
         _expect("on_error", on_error, OnError)
         _expect("on_oversize", on_oversize, OnOversize)
@@ -129,6 +136,7 @@ class MessagePipeline:
         self.on_error = on_error
         self.max_payload_bytes = max_payload_bytes
         self.on_oversize = on_oversize
+        self.sieves = sieves
         self._count = count or (lambda name, number: None)
         self.watcher = ""
         """Whose it is, for the log."""
@@ -155,10 +163,14 @@ class MessagePipeline:
         """
         try:
             found = await self._matching(deliveries)
+            if self.sieves:
+                self._sift(found)
             if self.apply_function is not None and found.candidates:
                 await self._apply(self.apply_function, found)
             groups = split(self._measured(found), self.max_payload_bytes)
             found.note_on(receipt, deliveries)
+            for sieve in self.sieves:
+                sieve.note([message for _, message in found.candidates], receipt)
         except Exception as error:
             # A mistake of ours, an argument that can't be imported here, a schema registry that is away: all of it
             # comes again, nothing is lost.
@@ -196,6 +208,23 @@ class MessagePipeline:
                 await asyncio.sleep(0)
                 started = time.monotonic()
         return found
+
+    def _sift(self, found: _Findings) -> None:
+        passed: list[_Candidate] = []
+        for delivery, message in found.candidates:
+            held = next(filter(None, (sieve.judge(message) for sieve in self.sieves)), None)
+            if held is None:
+                passed.append(_Candidate(delivery, message))
+                continue
+            self._count(held.counted_as, 1)
+            if held.fate is Fate.DONE:
+                found.done.add(delivery)
+            elif held.fate is Fate.AGAIN:
+                found.failed.add(delivery)
+            else:
+                self._say(held.counted_as, "a message is refused", message=message.id, reason=held.reason)
+                found.rejected.setdefault(delivery, held.reason)
+        found.candidates = [candidate for candidate in passed if candidate.delivery not in found.failed]
 
     async def _apply(self, function: ApplyFunction, found: _Findings) -> None:
         results = await function.apply([message for _, message in found.candidates])

@@ -45,6 +45,10 @@ UNJUDGED = Metric(
     "sharedstream.match_not_evaluated", "counter", "messages on which a watcher's match could not be evaluated"
 )
 REJECTED = Metric("sharedstream.rejected", "counter", "messages that a watcher rejected")
+REPEATED = Metric(
+    "sharedstream.repeated", "counter", "messages that made no second event of a watcher (`dedupe_window_seconds`)"
+)
+EXPIRED = Metric("sharedstream.expired", "counter", "messages that a watcher found too old (`max_age_seconds`)")
 LAG = Metric("sharedstream.lag", "gauge", "messages that wait at the broker, where it says", ("lane",))
 
 COHORT_TIMEOUTS = Metric(

@@ -345,6 +345,8 @@ class BrokerStreamProducer(SharedStreamProducer):
 
     def _conclude(self, batch: Batch, outcome: Outcome) -> None:
         now = self._clock()
+        for receipt in batch.receipts:
+            receipt.concluded = True
         returned_at = max((r.returned_at for r in batch.receipts if r.returned_at is not None), default=now)
         confirm_seconds = now - returned_at
         # A batch that takes a third of what Airflow allows is too much at once, whoever is slow.

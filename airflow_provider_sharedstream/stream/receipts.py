@@ -21,7 +21,7 @@ class Receipt:
     :param trigger_id: of its row in Airflow's database, by which the roster knows it; None: it has none.
     """
 
-    __slots__ = ("failed", "matched", "matched_all", "rejected", "returned_at", "trigger_id", "watcher")
+    __slots__ = ("concluded", "failed", "matched", "matched_all", "rejected", "returned_at", "trigger_id", "watcher")
 
     def __init__(self, batch: Batch, watcher: str, trigger_id: int | None = None) -> None:
         self.watcher = watcher
@@ -31,6 +31,8 @@ class Receipt:
         self.rejected: dict[Delivery, str] = {}
         self.failed: set[Delivery] = set()
         self.returned_at: float | None = None
+        self.concluded = False
+        """Airflow is through with the batch: what this watcher made of it is stored, if the watcher still runs."""
         batch.receipts.append(self)
 
     def match_all(self) -> None:

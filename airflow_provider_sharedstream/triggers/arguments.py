@@ -61,6 +61,12 @@ class CommonArguments(TypedDict, total=False):
       own, ``omit`` leaves its body out, ``reject`` refuses it.
     - ``on_error``: what happens to a message that a decoder asked for by name can't decode, or on which
       ``apply_function`` raises or runs out of time: ``reject`` (default), ``skip``, ``release``.
+    - ``dedupe_window_seconds``: for how long a message whose event is stored makes no second one when it comes again.
+      Default: None, it makes one; at most 86,400. It is kept in memory while the watcher runs.
+    - ``dedupe_key``: a JMESPath expression; messages in which it has the same value are the same. Default: the id
+      tells.
+    - ``max_age_seconds``: how old a message may be. Default: None, any age.
+    - ``on_expired``: what happens to an older one: ``reject`` (default), or ``accept``: it is counted, and done with.
 
     How the stream runs; watchers that differ in one of these do not share a stream:
 
@@ -83,6 +89,10 @@ class CommonArguments(TypedDict, total=False):
     max_payload_bytes: int | None
     on_oversize: Literal["split", "omit", "reject"]
     on_error: Literal["reject", "skip", "release"]
+    dedupe_window_seconds: float | None
+    dedupe_key: str | None
+    max_age_seconds: float | None
+    on_expired: Literal["reject", "accept"]
     on_reject: Literal["dead_letter", "accept", "release"]
     reject_quorum: Literal["any", "all"]
     on_unmatched: Literal["accept", "dead_letter", "release", "leave"]
@@ -104,6 +114,12 @@ COMMON: Mapping[str, Argument] = {
     "max_payload_bytes": Argument(MAX_PAYLOAD_BYTES, {"type": ["integer", "null"], "minimum": 1024}, "filter"),
     "on_oversize": Argument("split", {"enum": ["split", "omit", "reject"]}, "filter"),
     "on_error": Argument("reject", {"enum": ["reject", "skip", "release"]}, "filter"),
+    "dedupe_window_seconds": Argument(
+        None, {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 86_400}, "filter"
+    ),
+    "dedupe_key": Argument(None, TEXT_OR_NONE, "filter"),
+    "max_age_seconds": Argument(None, {"type": ["number", "null"], "exclusiveMinimum": 0}, "filter"),
+    "on_expired": Argument("reject", {"enum": ["reject", "accept"]}, "filter"),
     "on_reject": Argument("dead_letter", {"enum": ["dead_letter", "accept", "release"]}, "stream"),
     "reject_quorum": Argument("any", {"enum": ["any", "all"]}, "stream"),
     "on_unmatched": Argument("accept", {"enum": ["accept", "dead_letter", "release"]}, "stream"),

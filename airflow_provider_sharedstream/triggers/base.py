@@ -17,8 +17,10 @@ from airflow_provider_sharedstream.messages.decode import Decoder
 from airflow_provider_sharedstream.messages.match import Matcher
 from airflow_provider_sharedstream.messages.payload import MessagesEvent, event_payload
 from airflow_provider_sharedstream.messages.pipeline import MessagePipeline
+from airflow_provider_sharedstream.messages.sieves import MaxAge, RecentMessages, Sieve
 from airflow_provider_sharedstream.stream import metrics
 from airflow_provider_sharedstream.stream.cohort import cohort_of
+from airflow_provider_sharedstream.stream.dead_letter import PREFIX
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.errors import InvalidArgument, error_text
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
@@ -35,7 +37,13 @@ log = logging.getLogger(__name__)
 JOIN_GRACE_SECONDS = 3.0
 """Default of ``[sharedstream] join_grace_seconds``."""
 
-STREAM_COUNTERS = {"match_error": metrics.UNJUDGED, "apply_rejected": metrics.REJECTED, "undecodable": metrics.REJECTED}
+STREAM_COUNTERS = {
+    "match_error": metrics.UNJUDGED,
+    "apply_rejected": metrics.REJECTED,
+    "undecodable": metrics.REJECTED,
+    "repeated": metrics.REPEATED,
+    "expired": metrics.EXPIRED,
+}
 
 
 class BrokerEventTrigger(BaseEventTrigger):
@@ -94,7 +102,7 @@ class BrokerEventTrigger(BaseEventTrigger):
         found = list(mistakes(self.allowed_arguments(), {**self.arguments, **unknown}))
         if not found:
             found = list(self.check())
-        for build in (lambda: self.decoder, lambda: Matcher(self.arguments["match"])):
+        for build in (lambda: self.decoder, lambda: Matcher(self.arguments["match"]), self.sieves):
             try:
                 build()
             except InvalidArgument as error:
@@ -234,6 +242,7 @@ class BrokerEventTrigger(BaseEventTrigger):
             count,
             arguments["max_payload_bytes"],
             arguments["on_oversize"],
+            self.sieves(),
         )
         pipeline.watcher = self.watcher_name
         return pipeline
@@ -242,6 +251,16 @@ class BrokerEventTrigger(BaseEventTrigger):
     def decoder(self) -> Decoder:
         """How this watcher wants bodies decoded."""
         return Decoder(self.arguments["decode"], self.arguments["unwrap"])
+
+    def sieves(self) -> list[Sieve]:
+        """Return what holds some of the messages that match, anew for each watch."""
+        arguments = self.arguments
+        sieves: list[Sieve] = []
+        if arguments["max_age_seconds"] is not None:
+            sieves.append(MaxAge(arguments["max_age_seconds"], arguments["on_expired"]))
+        if arguments["dedupe_window_seconds"] is not None:
+            sieves.append(RecentMessages(arguments["dedupe_window_seconds"], PREFIX, arguments["dedupe_key"]))
+        return sieves
 
     def introduction(self) -> Hashable:
         """Return what the source's adapter is told of this watcher; None where it needs to know nothing."""
