@@ -100,13 +100,14 @@ async def http_access(http_conn_id: str | None, make_auth: Callable[..., Any] | 
             raise SourceUnavailable(f"{where}: {name!r} in the extra is neither a setting nor a header")
     if token := extra.get("bearer_token"):
         headers["Authorization"] = f"Bearer {token}"
-    verify, cert = extra.get("verify", True), extra.get("cert")
+    cert = extra.get("cert")
+    verify: bool | str = extra.get("verify", True)
     return HttpAccess(
         base_url=_base_url(connection),
         auth=_auth(make_auth, connection.login, connection.password, _mapping(where, extra, "auth_kwargs"), where),
         headers={name: str(value) for name, value in headers.items()},
         params=_mapping(where, extra, "params"),
-        verify={"true": True, "false": False}.get(str(verify).lower(), verify),
+        verify={"true": True, "false": False}.get(str(verify).lower(), verify),  # a text: the file of an authority
         cert=cert,
         trust_env=bool(extra.get("trust_env", True)),
     )
