@@ -193,7 +193,7 @@ async def test_a_hundred_times_leaves_nothing() -> None:
     for _ in range(100):
         await once()
     assert not names_of_tasks()
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     assert not SourceClaim._claims
     for producer in PRODUCERS.pop(name):
         assert_at_rest(producer)
