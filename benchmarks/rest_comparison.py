@@ -44,25 +44,25 @@ for number in range({watchers}):
     globals()[f"has_items_{{number}}"] = has_items
 '''
 
-OFFICIAL = '''
+OFFICIAL = """
 from airflow.providers.http.triggers.http import HttpEventTrigger
 
 
 def trigger(path, number):
     check = f"comparison_checks.has_items_{{number}}"
     return HttpEventTrigger(check, http_conn_id="compared", endpoint=path, poll_interval={interval})
-'''
+"""
 
-OURS = '''
+OURS = """
 from airflow_provider_sharedstream.triggers.rest import RestPollTrigger
 
 
 def trigger(path, number):
     match = f"body.id != `-{{number + 1}}`"
     return RestPollTrigger(path, "compared", items_path="items", id_path="id", poll_interval={interval}, match=match)
-'''
+"""
 
-DAGS = '''
+DAGS = """
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, AssetWatcher
 
@@ -71,7 +71,7 @@ for name, path, watchers in {cases!r}:
         asset = Asset(f"{{name}}-{{number}}", watchers=[AssetWatcher(name="w", trigger=trigger(path, number))])
         with DAG(f"{{name}}-{{number}}", schedule=asset, max_active_runs=1):
             EmptyOperator(task_id="done")
-'''
+"""
 
 
 class Case(NamedTuple):
@@ -119,9 +119,7 @@ CASES: dict[str, Case] = {
         lambda server, path: server.serve(path, in_turn(*[Response(status=500)] * 3, GOOD)),
     ),
     "missing": Case("404", lambda server, path: None),
-    "invalid": Case(
-        "invalid JSON", lambda server, path: server.serve(path, Response(b'{"items": [', headers=JSON))
-    ),
+    "invalid": Case("invalid JSON", lambda server, path: server.serve(path, Response(b'{"items": [', headers=JSON))),
     "loop": Case(
         "a redirect loop", lambda server, path: server.serve(path, Response(status=302, headers={"Location": path}))
     ),

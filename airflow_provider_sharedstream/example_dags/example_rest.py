@@ -1,7 +1,7 @@
 """Three Dags on a REST API: two on one list of releases, which is asked for once for both, one on a status.
 
-``http_default`` is the connection, or whatever leads to the API's host; where the API wants a token, it belongs into the
-connection's extra: ``{"bearer_token": "..."}``.
+``http_default`` is the connection, or whatever leads to the API's host; where the API wants a token, it belongs into
+the connection's extra: ``{"bearer_token": "..."}``.
 """
 
 from __future__ import annotations

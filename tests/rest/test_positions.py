@@ -73,7 +73,9 @@ async def test_it_is_read_as_it_was_written() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 1500), st.integers(0, 4)), min_size=1, max_size=10))
 def test_what_is_listed_is_known_after_any_crash(rounds: list[tuple[int, int]]) -> None:
-    """Each round lists the 300 oldest items and the 1,700 newest, among them new ones; its writing may be broken off."""
+    """Each round lists the 300 oldest items and the 1,700 newest, among them new ones; its writing may be broken
+    off.
+    """
 
     async def run() -> None:
         store = Store()
