@@ -87,7 +87,14 @@ class KafkaConsumer:
 
     @property
     def identity(self) -> str:
-        return f"kafka:{self.group}:{self.stream}"
+        return f"kafka:{self.cluster}:{self.group}:{self.stream}"
+
+    @property
+    def cluster(self) -> str:
+        """The brokers' addresses; before the first :meth:`connect`, the connection's id."""
+        if self._settings is None:
+            return self._kafka_config_id
+        return ",".join(sorted(str(self._settings.client["bootstrap_servers"]).replace(" ", "").split(",")))
 
     @property
     def group(self) -> str:
@@ -221,7 +228,8 @@ def _claim(consumer: KafkaConsumer) -> None:
     watchers. Where their topics are the same, the machine itself makes the second wait.
     """
     for other in _CONNECTED:
-        if other is consumer or other.group != consumer.group or other.stream == consumer.stream:
+        same_group = other.cluster == consumer.cluster and other.group == consumer.group
+        if other is consumer or not same_group or other.stream == consumer.stream:
             continue
         if other.topics is not None and consumer.topics is not None and consumer.topics.overlap(other.topics):
             raise SourceUnavailable(

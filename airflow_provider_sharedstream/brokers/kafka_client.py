@@ -8,8 +8,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_sharedstream.brokers.kafka_errors import text
-from airflow_provider_sharedstream.stream.errors import SourceUnavailable
+from airflow_provider_sharedstream.stream.errors import SourceUnavailable, error_text
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +42,12 @@ async def _stop(client: Any) -> None:
     try:
         await client.stop()
     except Exception as error:
-        log.debug("A Kafka client didn't stop cleanly: %s", text(error))
+        log.debug("A Kafka client didn't stop cleanly: %s", error_text(error))
 
 
 def _look_at(done: asyncio.Future[Any]) -> None:
     if not done.cancelled() and (error := done.exception()) is not None:
-        log.debug("Closing connections to Kafka: %s", text(error))
+        log.debug("Closing connections to Kafka: %s", error_text(error))
 
 
 async def why_unreachable(client: Mapping[str, Any]) -> Exception:
@@ -65,7 +64,7 @@ async def why_unreachable(client: Mapping[str, Any]) -> Exception:
     reasons = await asyncio.gather(*(_why_not(host, port, client) for host, port, _ in hosts))
     found = [(f"{host}:{port}", reason) for (host, port, _), reason in zip(hosts, reasons, strict=True) if reason]
     for _, reason in found:
-        if isinstance(reason, ssl.SSLError) or not isinstance(reason, PASSING):
+        if isinstance(reason, (SourceUnavailable, ssl.SSLError)) or not isinstance(reason, PASSING):
             return reason
     said = "; ".join(f"{address}: {_in_words(reason)}" for address, reason in found)
     return ConnectionError(f"no broker can be reached ({said})" if said else "the brokers answer no more")
@@ -74,11 +73,12 @@ async def why_unreachable(client: Mapping[str, Any]) -> Exception:
 def _in_words(reason: Exception) -> str:
     if isinstance(reason, (EOFError, ConnectionResetError)):
         return f"it hangs up; does security.protocol fit this port? ({type(reason).__name__})"
-    return text(reason)
+    return error_text(reason)
 
 
 async def _why_not(host: str, port: int, client: Mapping[str, Any]) -> Exception | None:
     from aiokafka.conn import AIOKafkaConnection, OAuthAuthenticator
+    from aiokafka.errors import KafkaConnectionError
 
     class Authenticator(OAuthAuthenticator):  # type: ignore[misc]
         """A broker that refuses a token says why, and gives its verdict when that is acknowledged. aiokafka takes the
@@ -111,5 +111,6 @@ async def _why_not(host: str, port: int, client: Mapping[str, Any]) -> Exception
             connection.close()
     except Exception as error:
         # TLS to a plain port, plain text to a TLS port: aiokafka says "closed", and the reason is behind it.
-        return error.__cause__ if isinstance(error.__cause__, Exception) else error
+        cause = error.__cause__ if isinstance(error, KafkaConnectionError) else None
+        return cause if isinstance(cause, Exception) else error
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 
-from airflow_provider_sharedstream.stream.errors import SharedStreamError, SourceUnavailable
+from airflow_provider_sharedstream.stream.errors import SharedStreamError, SourceUnavailable, error_text
 
 
 class NotConnected(ConnectionError):
@@ -86,9 +86,9 @@ def clear(error: Exception, *, where: str, group_id: str) -> Exception:
     if isinstance(error, errors.InvalidGroupIdError):
         return SourceUnavailable(f"{group}: the brokers refuse this name.")
     if _is_authentication(error):
-        return SourceUnavailable(f"{where}: the brokers refuse the connection's credentials: {text(error)}")
+        return SourceUnavailable(f"{where}: the brokers refuse the connection's credentials: {error_text(error)}")
     if isinstance(error, ssl.SSLError):
-        return SourceUnavailable(f"{where}: TLS fails: {text(error)}")
+        return SourceUnavailable(f"{where}: TLS fails: {error_text(error)}")
     return error
 
 
@@ -108,8 +108,3 @@ def _is_authentication(error: BaseException) -> bool:
 def _names(error: BaseException) -> str:
     found = error.args[0] if error.args else "a topic"
     return ", ".join(sorted(found)) if isinstance(found, (set, frozenset)) else str(found)
-
-
-def text(error: BaseException) -> str:
-    """Return what an error says, or its kind where it says nothing."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -12,10 +12,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_sharedstream.brokers.kafka_errors import LostContact, text
+from airflow_provider_sharedstream.brokers.kafka_errors import LostContact
 from airflow_provider_sharedstream.brokers.kafka_membership import Membership, Phase
 from airflow_provider_sharedstream.brokers.kafka_topics import Topics
 from airflow_provider_sharedstream.stream import metrics
+from airflow_provider_sharedstream.stream.errors import error_text
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
 
 log = logging.getLogger(__name__)
@@ -100,8 +101,8 @@ class Pulse:
                 self.heard()
                 await asyncio.wait_for(self._report_lag(ends), LAG_SECONDS)
             except Exception as error:
-                self._trouble = f" ({text(error)})"
-                log.debug("Kafka's pulse: %s", text(error))
+                self._trouble = f" ({error_text(error)})"
+                log.debug("Kafka's pulse: %s", error_text(error))
 
     async def _ask(self) -> Mapping[Any, int]:
         """Return where our partitions end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import logging
 import os
@@ -88,6 +89,8 @@ class KafkaSession:
         assignors = {"range": RangePartitionAssignor, "roundrobin": RoundRobinPartitionAssignor}
         given["partition_assignment_strategy"] = (assignors[given["partition_assignment_strategy"]],)
         given["group_instance_id"] = instance
+        if "client_rack" not in inspect.signature(AIOKafkaConsumer).parameters and given.pop("client_rack", None):
+            log.warning("client.rack needs aiokafka 0.14; what is nearest is not preferred")
         self._consumer = AIOKafkaConsumer(
             **settings.client,
             **given,

@@ -31,6 +31,7 @@ from urllib.parse import urlsplit
 from airflow_provider_sharedstream.brokers.rest_answers import Reader
 from airflow_provider_sharedstream.brokers.rest_asks import AnswerUnusable, Ask, paging
 from airflow_provider_sharedstream.brokers.rest_http import Fetcher, NotConnected, ServerTrouble, tls_refusal
+from airflow_provider_sharedstream.brokers.rest_offers import Offer
 from airflow_provider_sharedstream.brokers.rest_polling import JITTER, Plan, Poller
 from airflow_provider_sharedstream.brokers.rest_positions import Positions
 from airflow_provider_sharedstream.brokers.rest_store import StateStoreTrouble, airflow_state_store
@@ -218,14 +219,17 @@ class RestConsumer:
             self._ask_at = time.monotonic() + self._failures.next_seconds()
             raise
 
-    def _delivery(self, offer: Any) -> Delivery:
+    def _delivery(self, offer: Offer) -> Delivery:
+        item = offer.item
         return Delivery(
-            id=offer.item.id,
-            body=offer.item.body,
+            id=item.id,
+            body=item.body,
             handle=offer,
+            # What is JSON is often said to be something else.
+            headers={} if item.content_type is None else {"Content-Type": item.content_type},
             attributes={"endpoint": self.stream},
             # What Python holds for the texts and the objects around them.
-            size=len(offer.item.body) + 1024,
+            size=len(item.body) + 1024,
         )
 
     async def settle(self, disposition: Disposition, deliveries: Sequence[Delivery]) -> Failures:
@@ -292,7 +296,7 @@ class RestConsumer:
                     f"it is on another host than http_conn_id={self._http_conn_id!r} leads to, and must not be sent "
                     "its credentials. Name a connection for that host, or None."
                 )
-            access = HttpAccess(base_url=None)
+            access = await http_access(None, make_auth)
         if "@" in urlsplit(url).netloc:
             raise SourceUnavailable("the address holds a login: put it into the connection's login and password")
         return access, url

@@ -28,11 +28,13 @@ class Item(NamedTuple):
     :param key: what it is known by, twelve characters.
     :param id: what it is called.
     :param body: it, as JSON; or the whole body as it came.
+    :param content_type: what a body that isn't JSON says that it is; None: it is JSON.
     """
 
     key: str
     id: str
     body: bytes
+    content_type: str | None = None
 
 
 class Page(NamedTuple):
@@ -86,14 +88,15 @@ class Reader:
         if not is_json and self._needs_json:
             raise AnswerUnusable(f"the answer is not JSON: {len(body)} bytes, {content_type[:80]}")
         try:
-            return Page(self._items_of(body, document, is_json), document, self._cursor_of(document))
+            items = self._items_of(body, document, None if is_json else content_type)
+            return Page(items, document, self._cursor_of(document))
         except RecursionError:
             raise AnswerUnusable("the answer is nested too deeply") from None
 
-    def _items_of(self, body: bytes, document: Any, is_json: bool) -> list[Item]:
+    def _items_of(self, body: bytes, document: Any, content_type: str | None) -> list[Item]:
         if self._items is None:
-            digest = _digest(_canonical(document) if is_json else body)
-            return [Item(digest, digest, body)]
+            digest = _digest(_canonical(document) if content_type is None else body)
+            return [Item(digest, digest, body, content_type)]
         found = search("items_path", self._items, document)
         if not isinstance(found, list):
             # An error page with status 200 looks like this, so null is not taken for an empty list.

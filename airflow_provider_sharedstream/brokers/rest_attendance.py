@@ -19,12 +19,16 @@ log = logging.getLogger(__name__)
 class Attendance:
     """The watchers of an endpoint.
 
+    :param stream: the endpoint in words.
     :param positions: up to where each asset has read.
     :param tracks: which of them ask together.
     :param introductions: what those who listen now say of themselves.
     """
 
-    def __init__(self, positions: Positions, tracks: Tracks, introductions: Callable[[], Collection[Hashable]]) -> None:
+    def __init__(
+        self, stream: str, positions: Positions, tracks: Tracks, introductions: Callable[[], Collection[Hashable]]
+    ) -> None:
+        self._stream = stream
         self._positions = positions
         self._tracks = tracks
         self._introductions = introductions
@@ -59,16 +63,17 @@ class Attendance:
         :raises SourceUnavailable: nobody is on the way, since what is stored can't be understood.
         :raises StateStoreTrouble: nobody is on the way, since it can't be found out.
         """
-        loaded: dict[str, None] = {}
+        loaded: set[str] = set()
         trouble: Exception | None = None
         for watcher in self.newcomers():
             try:
-                await self._load(watcher)
-                loaded[watcher.lead] = None
+                if watcher.lead not in loaded:
+                    await self._load(watcher)
+                loaded.add(watcher.lead)
             except (AssetGone, StateStoreTrouble, PositionUnreadable) as error:
                 trouble = error
         # Who has left meanwhile is let go of at the next look.
-        self._tracks.join(lead for lead in loaded if lead not in self._tracks.leads)
+        self._tracks.join(sorted(loaded - self._tracks.leads))
         if trouble is None:
             self._backoff.reset()
             return
@@ -76,13 +81,16 @@ class Attendance:
             raise trouble if isinstance(trouble, StateStoreTrouble) else SourceUnavailable(str(trouble))
         seconds = self._backoff.next_seconds()
         self.welcome_at = time.monotonic() + seconds
-        log.error("A watcher can't begin, next try in %.0f s: %s", seconds, trouble)
+        log.error("A watcher of %s can't begin, next try in %.0f s: %s", self._stream, seconds, trouble)
 
     async def _load(self, watcher: RestWatcher) -> None:
         stored = [asset for asset in watcher.assets if await self._positions.load(asset)]
-        if stored and watcher.lead not in stored:
-            # An asset was added to the trigger: it goes on where the trigger stands.
-            self._positions.copy(stored[0], watcher.lead)
+        if stored:
+            # An asset that was added to the trigger goes on where the trigger stands.
+            leads = {other.lead for other in self.watchers()} - {watcher.lead}
+            for asset in watcher.assets:
+                if asset not in stored and asset not in leads:
+                    self._positions.copy(stored[0], asset)
         position = self._positions.of(watcher.lead)
         if not position.begun and any(w.first_poll == "all" for w in self.watchers() if w.lead == watcher.lead):
             position.begin()

@@ -81,12 +81,13 @@ class Fetcher:
         self._access = access
         self._own = url
         self._method = method
-        self._stand = frozenset(name.lower() for name in headers)
-        # Others would have to be unpacked without a limit, or not at all.
-        self._headers = {"Accept": "application/json, */*;q=0.5", **headers, "Accept-Encoding": "gzip"}
+        given = {name.lower(): value for name, value in headers.items()}
+        self._stand = frozenset(given)
+        # Other encodings would have to be unpacked without a limit, or not at all.
+        self._headers = {"accept": "application/json, */*;q=0.5", **given, "accept-encoding": "gzip"}
         self._timeout_seconds = timeout_seconds
         self._max_response_bytes = max_response_bytes
-        self._allowed_hosts = allowed_hosts
+        self._allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
         self._client: httpx.AsyncClient | None = None
 
     async def open(self) -> None:

@@ -64,7 +64,7 @@ class Poller:
         self._stream = stream
         self._positions = positions
         self._tracks = Tracks(positions)
-        self.attendance = Attendance(positions, self._tracks, introductions)
+        self.attendance = Attendance(stream, positions, self._tracks, introductions)
         self._not_before = 0.0
         self._throttles = Backoff(1.0, 60.0)
         self._said: set[str] = set()
@@ -151,13 +151,14 @@ class Poller:
         beginners = {lead for lead in track.leads & walk.leads if not self._positions.of(lead).begun}
         unknowing_of = self._positions.unknowing(track.leads)
         for item in page.items:
-            walk.listed.add(item.key)
+            if self._plan.cursor_param is None:
+                walk.listed.add(item.key)
             unknowing = unknowing_of(item.key)
             for lead in beginners.intersection(unknowing):
                 self._positions.add(lead, item.key)
             if wanting := [lead for lead in unknowing if lead not in beginners]:
                 self.offers.add(item, wanting, walk.checkpoint)
-        if self._plan.cursor_param is None and len(walk.listed) > self._plan.max_known_ids:
+        if len(walk.listed) > self._plan.max_known_ids:
             raise SourceUnavailable(
                 f"the endpoint lists more than max_known_ids={self._plan.max_known_ids} items, and those that can't "
                 "be remembered would come again and again. Raise it, or ask for less with params or a cursor."
@@ -178,8 +179,9 @@ class Poller:
     def _still_listed(self, walk: Walk, remembered: Remembered) -> None:
         still_listed = self._positions.unknowing(())
         for key in remembered.keys:
-            walk.listed.add(key)
             still_listed(key)
+        if self._plan.cursor_param is None:
+            walk.listed.update(remembered.keys)
 
     # From page to page.
 
@@ -198,7 +200,7 @@ class Poller:
         plan, following = self._plan, page.next
         walk.pages += 1
         walk.items += page.items
-        if page.validators:
+        if page.validators and len(walk.remembered) < plan.max_pages:
             walk.remembered[walk.ask.key] = page
         if plan.paging.by_cursor:
             walk.cursor = walk.cursor if page.cursor is None else page.cursor
@@ -215,7 +217,7 @@ class Poller:
         if plan.paging.by_cursor:
             walk.checkpoint.cursor, walk.checkpoint.read = walk.cursor, True
             track.new_checkpoint(walk)
-            track.pass_checkpoints(self._positions)
+            self._move_on()
             self._positions.trim()
         walk.ask = following
         walk.asked.add(following.key)
@@ -223,6 +225,8 @@ class Poller:
             track.next_at = 0.0
             return False
         self._say_once("pages", "%s has more than max_pages pages: it is read on with the next poll")
+        # What leads back is found within a poll; for pages without an end, what was asked would pile up.
+        walk.asked = {following.key}
         track.next_at = self._next_poll(started)
         return True
 
@@ -231,10 +235,20 @@ class Poller:
         track.remembered = walk.remembered
         track.cursor = walk.cursor
         walk.checkpoint.cursor, walk.checkpoint.read = walk.cursor, True
+        followers = self.attendance.followers()
         for lead in track.leads & walk.leads:
-            self._positions.of(lead).begin()
-        track.pass_checkpoints(self._positions)
-        self._positions.trim(() if self._plan.cursor_param is not None else walk.listed)
+            for asset in followers.get(lead, (lead,)):
+                self._positions.of(asset).begin()
+        self._move_on()
+        self._positions.trim(walk.listed)
+
+    def _move_on(self) -> None:
+        """Move everybody's position to where everything before is settled."""
+        followers = self.attendance.followers()
+        for track in self._tracks:
+            for lead, cursor in track.pass_checkpoints():
+                for asset in followers.get(lead, (lead,)):
+                    self._positions.of(asset).move_to(cursor)
 
     def _next_poll(self, started: float) -> float:
         return max(started + self._plan.poll_interval * random.uniform(1 - JITTER, 1 + JITTER), time.monotonic())
@@ -250,8 +264,7 @@ class Poller:
         for offer in offers:
             if not offer.closed:
                 self._conclude(offer, followers)
-        for track in self._tracks:
-            track.pass_checkpoints(self._positions)
+        self._move_on()
         await self._positions.write()
         self.offers.stored(offers)
         self._tracks.merge()

@@ -179,23 +179,27 @@ class Positions:
             position.begin()
 
     async def load(self, asset: str) -> bool:
-        """Read an asset's position, unless what is in memory is newer; return whether there was one.
+        """Read an asset's position, on top of what is in memory and not stored; return whether there was one.
 
         :raises PositionUnreadable: what is there can't be understood.
         :raises AssetGone: the asset takes no values.
         :raises StateStoreTrouble: the store can't be reached.
         """
-        position = self.of(asset)
-        if self.store is None or not asset or position.dirty:
-            return position.begun
-        head = await self.store.read(asset, self._key)
+        if self.store is None or not asset:
+            return self.of(asset).begun
+        async with self._writing:
+            return await self._load(self.store, self.of(asset))
+
+    async def _load(self, store: StateStore, position: Position) -> bool:
+        asset = position.asset
+        head = await store.read(asset, self._key)
         if head is None:
             # So that an asset that takes no values is found out before it is given an event.
-            await self.store.write(asset, self._key, position.head(self._stream, self._cursor_path))
+            await store.write(asset, self._key, position.head(self._stream, self._cursor_path))
             return False
         try:
             slots = [int(slot) for slot in head["slots"]]
-            segments = {slot: _keys(await self.store.read(asset, f"{self._key}.{slot}")) for slot in slots}
+            segments = {slot: _keys(await store.read(asset, f"{self._key}.{slot}")) for slot in slots}
             if head["version"] != VERSION:
                 raise ValueError(f"its version is {head['version']}")
             self._take_over(position, head, segments)
@@ -207,14 +211,22 @@ class Positions:
         return True
 
     def _take_over(self, position: Position, head: dict[str, Any], segments: dict[int, list[str]]) -> None:
-        position.full, position.filling = segments, _keys(head["known"])
+        filling = _keys(head["known"])
+        fingerprint, changes, begun = head["fingerprint"], int(head["changes"]), bool(head["begun"])
+        cursor = head["cursor"] if head["cursor_path"] == self._cursor_path else None
+        stored = set(itertools.chain(*segments.values(), filling))
+        unsaved = [key for key in itertools.chain(*position.full.values(), position.filling) if key not in stored]
+        position.full, position.filling = segments, filling
         position.stored_slots = frozenset(segments)
         position.unwritten.clear()
-        for key in itertools.chain(*position.full.values(), position.filling):
+        for key in itertools.chain(*segments.values(), filling):
             self._known[key] = self._known.get(key, 0) | position.bit
-        position.begun = position.begun or bool(head["begun"])
-        position.fingerprint, position.changes = head["fingerprint"], int(head["changes"])
-        position.cursor = head["cursor"] if head["cursor_path"] == self._cursor_path else None
+        if position.dirty:
+            # What is in memory is newer.
+            position.filling = filling + unsaved
+            return
+        position.begun = position.begun or begun
+        position.fingerprint, position.changes, position.cursor = fingerprint, changes, cursor
 
     async def write(self) -> None:
         """Store what has changed.

@@ -80,12 +80,11 @@ class Track:
         walk.checkpoint = Checkpoint(self.leads)
         self.checkpoints.append(walk.checkpoint)
 
-    def pass_checkpoints(self, positions: Positions) -> None:
-        """Move the positions to where everything before is settled."""
+    def pass_checkpoints(self) -> Iterator[tuple[str, Any]]:
+        """Yield who may move to which cursor, since everything before is settled."""
         while self.checkpoints and self.checkpoints[0].read and not self.checkpoints[0].open:
             passed = self.checkpoints.popleft()
-            for lead in passed.leads & self.leads:
-                positions.of(lead).move_to(passed.cursor)
+            yield from ((lead, passed.cursor) for lead in passed.leads & self.leads)
 
     def start_over(self, positions: Positions) -> None:
         """Go back to what is settled, as after a failure."""

@@ -57,11 +57,11 @@ def keep_from_reopening(receiver: Any, forbidden: Callable[[], bool]) -> bool:
         return False
     from azure.servicebus.exceptions import ServiceBusError
 
-    async def refuse(timeout: float | None = None) -> None:
+    async def refuse(*arguments: Any, **options: Any) -> None:
         if forbidden() or not receiver._running:
             # Told to be final, and to leave the closing to us, or the SDK would close it once for each settlement.
             raise ServiceBusError("The connection was lost.", retryable=False, shutdown_handler=False)
-        await open_again(timeout)
+        await open_again(*arguments, **options)
 
     receiver._open = refuse
     return True

@@ -46,10 +46,10 @@ class Held(NamedTuple):
 
 
 def delivery_of(held: Held, place: Mapping[str, str], namespace: str, *, lease_seconds: float) -> Delivery:
-    """Return the delivery.
+    """Return the delivery. Sequence numbers are an entity's own, so its id names the entity and the namespace.
 
-    :param place: the entity's name, for the attributes.
-    :param namespace: makes the id unique: sequence numbers are an entity's own.
+    :param place: the entity's name in parts, for the attributes.
+    :param namespace: the namespace's name.
     :param lease_seconds: how long its lock, or its session's, lasts from now.
     """
     message = held.message
@@ -60,7 +60,7 @@ def delivery_of(held: Held, place: Mapping[str, str], namespace: str, *, lease_s
     body = _body(message)
     lane: Hashable | None = None if held.session is None else message.session_id
     return Delivery(
-        id=f"{message.sequence_number}@{namespace}",
+        id=f"{namespace}/{'/'.join(place.values())}/{message.sequence_number}",
         body=body,
         handle=held,
         headers={_text(name): _plain(value) for name, value in (message.application_properties or {}).items()},

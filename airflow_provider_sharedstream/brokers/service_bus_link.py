@@ -23,18 +23,15 @@ from airflow_provider_sharedstream.stream.errors import LeaseLost
 OPEN_SECONDS = 30.0
 ANSWER_SECONDS = 20.0
 """Longest silence of Service Bus while something waits for its answer."""
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.2
 """How long a receive looks for what is there before it waits, and gives way to nobody."""
 PROBE_SECONDS = 60.0
 """After so long without a word from Service Bus it is asked for one: a dead connection looks like an empty queue."""
 CLOSE_SECONDS = 5.0
 CLOSE_GRACE_SECONDS = 1.0
 
-FAR_SECONDS = 0.002
 SETTLES_AT_ONCE = 16
-"""Where an answer takes longer than FAR_SECONDS, so many settlements wait for theirs at once: one after another, each
-costs the whole way. Nearby the SDK is no faster side by side.
-"""
+"""So many settlements wait for their answers at once: one after another, each would cost the way there and back."""
 
 T = TypeVar("T")
 
@@ -57,7 +54,6 @@ class Link:
         self._calls: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._done = 0
-        self._ways: deque[float] = deque(maxlen=8)
         self._heard_at = time.monotonic()
         self._settles_mine = False
         self._side_by_side = False
@@ -103,11 +99,10 @@ class Link:
                 await self._call(self._tell_all(disposition, deliveries, answers), ANSWER_SECONDS)
             except Exception as error:
                 self.trouble = self.trouble or error
-        failures: dict[Delivery, BaseException] = {}
-        for delivery in deliveries:
-            if (failure := answers.get(delivery, self.trouble)) is not None:
-                failures[delivery] = failure
-        return failures
+        # What has no answer, for whatever reason, is not settled.
+        unanswered = self.trouble or NotConnected("Service Bus was not told")
+        found = {delivery: answers.get(delivery, unanswered) for delivery in deliveries}
+        return {delivery: error for delivery, error in found.items() if error is not None}
 
     async def renew(self, deliveries: Sequence[Delivery]) -> Collection[Delivery]:
         """Renew the locks of messages; return those that are lost."""
@@ -147,8 +142,14 @@ class Link:
 
         async def tell_next() -> None:
             delivery = waiting.popleft()
-            error = answers[delivery] = await self._tell(disposition, delivery)
-            self._done += 1
+            try:
+                error = answers[delivery] = await self._tell(disposition, delivery)
+            except Exception as mistake:
+                # Ours: no reason to leave the others untold.
+                error = answers[delivery] = mistake
+                return
+            finally:
+                self._done += 1
             if error is not None and (self._in_order or not isinstance(error, LeaseLost)):
                 # Service Bus is busy, or the link has broken: the rest would fare no better.
                 answers.update((one, error) for one in waiting)
@@ -161,14 +162,8 @@ class Link:
         # What came over another link is settled by a management request, and those can't go side by side.
         self._settles_mine = all(delivery.handle.link is self for delivery in deliveries)
         try:
-            # The first one tells how far it is.
-            started = time.monotonic()
-            await tell_next()
-            self._ways.append(time.monotonic() - started)
-            if self._settles_mine and self._side_by_side and not self._in_order and min(self._ways) > FAR_SECONDS:
-                await self._together([tell_on() for _ in range(min(SETTLES_AT_ONCE, len(waiting)))])
-            else:
-                await tell_on()
+            side_by_side = self._settles_mine and self._side_by_side and not self._in_order
+            await self._together([tell_on() for _ in range(min(SETTLES_AT_ONCE if side_by_side else 1, len(waiting)))])
         finally:
             self._settles_mine = False
         if self.trouble is None:
@@ -177,20 +172,22 @@ class Link:
     async def _tell(self, disposition: Disposition, delivery: Delivery) -> BaseException | None:
         """Settle one; return why it failed."""
         message = delivery.handle.message
+        if disposition is Disposition.ACCEPT:
+            call = self.receiver.complete_message(message)
+        elif disposition is Disposition.RELEASE:
+            call = self.receiver.abandon_message(message)
+        elif disposition is Disposition.DEAD_LETTER:
+            reason, description = dead_letter_note(delivery, self._origin)
+            call = self.receiver.dead_letter_message(message, reason=reason, error_description=description)
+        else:
+            raise NotImplementedError(f"Service Bus has no {disposition.value}")
         try:
-            if disposition is Disposition.ACCEPT:
-                await self.receiver.complete_message(message)
-            elif disposition is Disposition.RELEASE:
-                await self.receiver.abandon_message(message)
-            elif disposition is Disposition.DEAD_LETTER:
-                reason, description = dead_letter_note(delivery, self._origin)
-                await self.receiver.dead_letter_message(message, reason=reason, error_description=description)
-            else:
-                raise NotImplementedError(f"Service Bus has no {disposition.value}")
+            await call
         except Exception as error:
-            if type(error).__name__ == "MessageAlreadySettled":
+            kind = type(error).__name__
+            if kind == "MessageAlreadySettled":
                 return None
-            if is_lock_lost(error) and delivery.handle.session is None:
+            if kind == "MessageLockLostError":
                 return None if disposition is Disposition.RELEASE else LeaseLost(str(error))
             self._note(error)
             return error

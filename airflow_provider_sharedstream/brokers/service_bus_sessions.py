@@ -19,6 +19,7 @@ from airflow_provider_sharedstream.brokers.service_bus_link import OPEN_SECONDS,
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.disposition import Disposition
 from airflow_provider_sharedstream.stream.errors import LeaseLost
+from airflow_provider_sharedstream.stream.reconnect import Backoff
 from airflow_provider_sharedstream.stream.waiting import wait_until_set
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ IDLE_SECONDS = 5.0
 """How long a session without messages is kept; a fifth of that where all places are taken and others may wait."""
 DEMAND_SECONDS = 0.5
 SHORTEST_ACCEPT_SECONDS = 1.0
+LONGEST_REST_SECONDS = 30.0
 
 
 class Arrival(NamedTuple):
@@ -95,6 +97,9 @@ class Sessions:
         self._demand = asyncio.Event()
         self._arrived = asyncio.Event()
         self._trouble: BaseException | None = None
+        # Sessions that are lost as soon as they are accepted shouldn't be accepted on and on.
+        self._rest = Backoff(1.0, LONGEST_REST_SECONDS)
+        self._rest_until = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def connect(self) -> None:
@@ -159,6 +164,9 @@ class Sessions:
                     await self._wait_for_demand()
                     continue
                 started = time.monotonic()
+                if started < self._rest_until:
+                    await asyncio.sleep(self._rest_until - started)
+                    continue
                 session = await self._accept(ACCEPT_SECONDS)
                 if session is not None:
                     await self._begin(session)
@@ -227,6 +235,7 @@ class Sessions:
         finally:
             self._asked -= asked
         if messages and not session.ended:
+            self._rest.reset()
             session.active_at = time.monotonic()
             self._inbox.extend(Arrival(session, message) for message in messages)
             self._arrived.set()
@@ -249,11 +258,14 @@ class Sessions:
         if self._sessions.get(session.id) is session:
             del self._sessions[session.id]
         self._inbox = deque(arrival for arrival in self._inbox if arrival.session is not session)
-        if lost:
-            log.warning("Session %r was lost, what is open in it comes again: %s", session.id, session.link.trouble)
-            await self._lost(session.id)
-        await self._close(session.link)
-        self._demand.set()
+        try:
+            if lost:
+                log.warning("Session %r was lost, what is open in it comes again: %s", session.id, session.link.trouble)
+                self._rest_until = time.monotonic() + self._rest.next_seconds()
+                await self._lost(session.id)
+        finally:
+            await self._close(session.link)
+            self._demand.set()
 
     async def _close(self, link: Link) -> None:
         await link.close()
@@ -270,7 +282,7 @@ class Sessions:
         # One message of a session can't be given back alone: those behind it would overtake it. So the session is, with
         # all that is open in it; only the first, which failed, is counted up.
         failures = await session.link.settle(disposition, deliveries[:1] if released else deliveries)
-        if session.link.trouble is not None:
+        if session.link.trouble is not None or any(isinstance(error, LeaseLost) for error in failures.values()):
             if not session.ended:
                 await self._end(session, lost=True)
             return {} if released else _all_lost(session, failures)
@@ -298,7 +310,12 @@ class Sessions:
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
         task = asyncio.create_task(work, name=f"service-bus-{name}")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s broke", task.get_name(), exc_info=error)
 
 
 def _by_session(deliveries: Sequence[Delivery]) -> dict[Session, list[Delivery]]:

@@ -18,7 +18,7 @@ from datetime import timezone
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from airflow_provider_sharedstream.stream.errors import SourceUnavailable
+from airflow_provider_sharedstream.stream.errors import SourceUnavailable, error_text
 
 TOKEN_KEYS = frozenset(
     {
@@ -58,6 +58,12 @@ class Token(NamedTuple):
     extensions: Mapping[str, str] = {}
 
 
+class TokenRefused(SourceUnavailable, ConnectionError):
+    """Somebody has to change something before there is a token. aiokafka takes it for a connection that can't be made;
+    of another kind of error its tasks would die.
+    """
+
+
 Fetch = Callable[[], Awaitable[Token]]
 
 
@@ -70,22 +76,22 @@ def token_provider(extra: Mapping[str, Any], bootstrap_servers: str, where: str)
     """
     method = str(extra.get("sasl.oauthbearer.method") or "default").lower()
     if path := extra.get("oauth_cb"):
-        return _provider(from_function(str(path), str(extra.get("sasl.oauthbearer.config") or ""), where))
+        return _provider(from_function(str(path), str(extra.get("sasl.oauthbearer.config") or ""), where), where)
     if method == "oidc":
-        return _provider(by_openid_connect(extra, where))
+        return _provider(by_openid_connect(extra, where), where)
     if method != "default":
         raise SourceUnavailable(f"{where}: sasl.oauthbearer.method={method!r}: expected oidc, or name an oauth_cb.")
     if found := MSK_HOST.search(bootstrap_servers):
-        return _provider(for_amazon_msk(found.group(1).lower(), where))
+        return _provider(for_amazon_msk(found.group(1).lower(), where), where)
     if GOOGLE_HOST.search(bootstrap_servers):
-        return _provider(for_google_managed_kafka(where))
+        return _provider(for_google_managed_kafka(where), where)
     raise SourceUnavailable(
         f"{where}: OAUTHBEARER needs a token: set sasl.oauthbearer.method=oidc, or oauth_cb to the dotted path of a "
         "function that returns one."
     )
 
 
-def _provider(fetch: Fetch) -> Any:
+def _provider(fetch: Fetch, where: str) -> Any:
     from aiokafka.abc import AbstractTokenProvider
 
     class Provider(AbstractTokenProvider):  # type: ignore[misc]
@@ -99,8 +105,16 @@ def _provider(fetch: Fetch) -> Any:
             async with self._lock:
                 token = self._token
                 if token is None or token.expires_at is None or token.expires_at - EARLY_SECONDS < time.time():
-                    token = self._token = await fetch()
+                    token = self._token = await self._fetch()
                 return token.text
+
+        async def _fetch(self) -> Token:
+            try:
+                return await fetch()
+            except SourceUnavailable as error:
+                raise TokenRefused(str(error)) from error
+            except Exception as error:
+                raise ConnectionError(f"{where}: no token can be had: {error_text(error)}") from error
 
         def extensions(self) -> dict[str, str]:
             return {} if self._token is None else dict(self._token.extensions)
@@ -204,6 +218,7 @@ def for_google_managed_kafka(where: str) -> Fetch:
     """Tokens for Google Managed Kafka, of the application default credentials."""
     try:
         import google.auth
+        import google.auth.exceptions
         import google.auth.transport.requests
     except ImportError as error:
         raise SourceUnavailable(
@@ -212,8 +227,11 @@ def for_google_managed_kafka(where: str) -> Fetch:
         ) from error
 
     def fetch_now() -> Token:
-        credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
-        credentials.refresh(google.auth.transport.requests.Request())
+        try:
+            credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
+            credentials.refresh(google.auth.transport.requests.Request())
+        except (google.auth.exceptions.DefaultCredentialsError, google.auth.exceptions.RefreshError) as error:
+            raise SourceUnavailable(f"{where}: Google gives no token: {error}") from error
         return google_token(credentials)
 
     async def fetch() -> Token:

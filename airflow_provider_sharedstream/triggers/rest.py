@@ -179,6 +179,9 @@ class RestPollTrigger(BrokerEventTrigger):
             yield "cursor_path, cursor_param: expected both or neither: where the cursor comes from, and where it goes"
         if given["data"] is not None and given["method"] != "POST":
             yield f"data, method={given['method']!r}: data is sent with POST alone"
+        for host in given["allowed_hosts"]:
+            if "/" in host or "@" in host:
+                yield f"allowed_hosts={given['allowed_hosts']!r}: expected host or host:port, without a path"
         yield from self._wrong_address(given["endpoint"])
         if given["headers"] is not None and not _maps_texts(given["headers"], (str,)):
             yield "headers: expected a dict of texts"

@@ -40,7 +40,9 @@ def fixture_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSe
 
 @pytest.fixture(autouse=True)
 def _allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ", ".join(f"tests.kafka.tokens.{name}" for name in ("for_alice", "for_alice_async", "expired", "no_such"))
+    names = ", ".join(
+        f"tests.kafka.tokens.{name}" for name in ("for_alice", "for_alice_async", "broken", "expired", "no_such")
+    )
     monkeypatch.setenv("AIRFLOW__APACHE_KAFKA__CALLBACK_ALLOWLIST", names)
 
 
@@ -366,6 +368,41 @@ async def test_a_token_is_asked_for_again_before_it_runs_out() -> None:
         wrong = token_provider(given | {"sasl.oauthbearer.client.secret": "x"}, "b:9092", "here")
         with pytest.raises(SourceUnavailable, match="refuses a token for client 'me'"):
             await wrong.token()
+
+
+async def test_what_gives_no_token_is_said(server: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = await Kafka(server).topic(1)
+    error = await refusal(topic, monkeypatch, way_in(server, "async") | {"oauth_cb": "tests.kafka.tokens.broken"})
+    assert KafkaConsumer(["t"]).is_transient(error)
+    assert "no token can be had: ZeroDivisionError: no token today" in str(error)
+    with issuer() as (url, _):
+        extra = way_in(server, "oidc", url) | {"sasl.oauthbearer.client.secret": "wr0ng"}
+        error = await refusal(topic, monkeypatch, extra)
+        assert isinstance(error, SourceUnavailable)
+        assert f"{url} refuses a token for client 'me'" in str(error)
+        assert not KafkaConsumer(["t"]).is_transient(error)
+        # When it is refused later, aiokafka goes on, and so does what it has to tell.
+        connect(monkeypatch, way_in(server, "oidc", url))
+        consumer = topic.consumer(kafka_config_id=CONN_ID)
+        await consumer.connect()
+        assert consumer._session is not None
+        client = consumer._session._consumer._client
+        provider = client._sasl_oauth_token_provider
+        provider._token = None
+        monkeypatch.setattr(type(provider), "token", token_provider(extra, "b:9092", "here").token)
+        for connection in list(client._conns.values()):
+            connection.close()
+        await asyncio.sleep(2)
+        assert not client._sync_task.done()
+        monkeypatch.undo()
+        connect(monkeypatch, way_in(server, "oidc", url))
+        await topic.send_json([{"n": 1}])
+        await until(lambda: _one(consumer), "a record, with the right token")
+        await consumer.close()
+
+
+async def _one(consumer: KafkaConsumer) -> bool:
+    return len(await consumer.receive(1)) == 1
 
 
 def test_a_token_for_google_says_whose_it_is() -> None:

@@ -16,5 +16,9 @@ async def for_alice_async(config: str) -> str:
     return unsecured_token("alice")
 
 
+def broken(config: str) -> str:
+    raise ZeroDivisionError("no token today")
+
+
 def expired(config: str) -> tuple[str, float]:
     return unsecured_token("alice", valid_seconds=-60), time.time() + 3600

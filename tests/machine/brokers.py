@@ -268,9 +268,11 @@ class ModelConsumer:
 
     def _take_from_positions(self, most: int) -> list[Delivery]:
         for lane, line in self.lanes.items():
-            if self.kind == "keys" and any(s.holder is not None and s.visible_at <= now() for s in line):
-                # A lease has run out: from there on everything comes again.
-                self._rewind(lane, min(s.number for s in line if s.holder is not None and s.visible_at <= now()))
+            lapsed = [s.number for s in line if s.holder is not None and s.visible_at <= now()]
+            if self.kind == "keys" and lapsed:
+                # From there on everything comes again.
+                self.fenced.update(stored.holder for stored in line[min(lapsed) :])
+                self._rewind(lane, min(lapsed))
             while self.position[lane] < len(line) and self.wakes_at.get(lane, 0.0) <= now() and len(self.under_way) < 9:
                 stored = line[self.position[lane]]
                 self.position[lane] += 1

@@ -61,6 +61,7 @@ async def test_retry_after_a_date(server: RestServer, path: str) -> None:
     assert 3.0 <= gaps(server, path)[1] < 6.0
 
 
+@pytest.mark.slow
 async def test_a_server_that_always_asks_to_come_at_once_is_asked_ever_more_slowly(
     server: RestServer, path: str
 ) -> None:
@@ -80,6 +81,7 @@ async def test_five_hundred_three_times(server: RestServer, path: str, caplog: p
     assert caplog.text.count("failed, next try in") == 3
 
 
+@pytest.mark.slow
 async def test_a_later_page_that_always_fails_is_not_asked_for_hot(server: RestServer, path: str) -> None:
     url = server.serve(
         path, Response(b'{"items": [{"id": 1}]}', headers={"Link": f'<{server.url}{path}-2>; rel="next"'})

@@ -202,5 +202,5 @@ def test_nobody_s_item_is_dropped_and_holds_up_nothing() -> None:
 async def test_assets_that_go_with_another() -> None:
     watchers = [RestWatcher(1, ("a", "b", "c")), RestWatcher(2, ("c",)), RestWatcher(3, ("a", "d"))]
     made = positions()
-    attendance = Attendance(made, Tracks(made), lambda: frozenset(watchers))
+    attendance = Attendance("an endpoint", made, Tracks(made), lambda: frozenset(watchers))
     assert attendance.followers() == {"a": {"a", "b", "d"}, "c": {"c"}}

@@ -24,6 +24,7 @@ def numbers(bodies: list[Any]) -> list[int]:
     return [body["id"] for body in bodies]
 
 
+@pytest.mark.slow
 async def test_fifty_watchers_are_one_request_an_interval(
     server: RestServer, path: str, supervisor: Supervisor
 ) -> None:
@@ -45,6 +46,7 @@ async def test_fifty_watchers_are_one_request_an_interval(
         assert before <= 5, "more than one request before the watchers had what is theirs"
 
 
+@pytest.mark.slow
 async def test_a_body_that_never_changes_is_one_event(server: RestServer, path: str, supervisor: Supervisor) -> None:
     url = server.serve(path, Response(b'{"state": "on", "since": 7}', headers={"Content-Type": "application/json"}))
     async with triggerer() as running:
@@ -216,6 +218,60 @@ async def test_one_trigger_of_two_assets(server: RestServer, path: str, supervis
     assert not one.bodies
 
 
+async def test_two_watchers_of_one_asset(server: RestServer, path: str, supervisor: Supervisor) -> None:
+    items = RestList(server, path)
+    items.publish(*numbered(10))
+    async with triggerer() as running:
+        small = watch(running, items.url, "asset", match="body.id < `5`", **ITEMS)
+        large = watch(running, items.url, "asset", match="body.id >= `5`", **ITEMS)
+        await until(lambda: len(small.ids) == len(large.ids) == 5, "five at each")
+        await running.cancel(small)
+        items.publish({"id": 3.5}, {"id": 11})
+        await until(lambda: len(large.ids) == 6, "one more")
+        await asyncio.sleep(1)
+        assert numbers(large.bodies) == [5, 6, 7, 8, 9, 11]
+    async with triggerer() as running:
+        again = [watch(running, items.url, "asset", match=f"body.id {than} `5`", **ITEMS) for than in ("<", ">=")]
+        asked = server.count(path)
+        await until(lambda: server.count(path) > asked + 3, "three polls")
+        # An asset has one position, and one of its watchers has looked at what came meanwhile.
+        assert not any(watcher.events for watcher in again)
+
+
+async def test_a_trigger_s_second_asset_goes_along(server: RestServer, path: str, supervisor: Supervisor) -> None:
+    items = RestList(server, path, pages="cursor", page_size=10)
+    items.publish(*numbered(30))
+    arguments = {**ITEMS, "cursor_path": "next_cursor", "cursor_param": "since", "next_page": "cursor"}
+    async with triggerer() as running:
+        both = watch(running, items.url, "a", "b", **arguments)
+        await until(lambda: len(both.ids) == 30, "30 items")
+
+        def stored() -> list[int]:
+            heads = [value for asset in ("a", "b") for value in supervisor.values[asset].values()]
+            return [head["cursor"] for head in heads if head["begun"]]
+
+        await until(lambda: stored() == [30, 30], "both cursors")
+    async with triggerer() as running:
+        asked = len(server.requests)
+        second = watch(running, items.url, "b", **arguments)
+        items.publish(*numbered(5, 30))
+        await until(lambda: len(second.ids) == 5, "what came meanwhile")
+        assert next(r.param("since") for r in server.requests[asked:] if r.path == path) == "30"
+
+
+async def test_a_body_that_is_no_json_is_taken_where_it_may_be(
+    server: RestServer, path: str, supervisor: Supervisor
+) -> None:
+    url = server.serve(
+        path, Response("grün".encode("latin-1"), headers={"Content-Type": "text/plain; charset=latin-1"})
+    )
+    async with triggerer() as running:
+        watcher = watch(running, url, "asset", expect="any")
+        await until(lambda: watcher.bodies, "the text")
+        assert watcher.bodies == ["grün"]
+        assert watcher.messages[0]["headers"] == {"Content-Type": "text/plain; charset=latin-1"}
+
+
 async def test_positions_outlive_a_triggerer_in_the_middle(
     server: RestServer, path: str, supervisor: Supervisor
 ) -> None:
@@ -269,6 +325,7 @@ async def test_what_fails_comes_again_without_being_asked_for(
         assert watcher.bodies == [{"id": 10, "n": 10}]
 
 
+@pytest.mark.slow
 async def test_two_hundred_errors_are_no_events(
     server: RestServer, path: str, supervisor: Supervisor, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -329,9 +386,10 @@ async def test_an_asset_that_has_gone_holds_up_nobody(
         await until(lambda: _known(supervisor, "staying") == 20, "twenty known ids in the store")
         assert not never_there.events, "it would be given the same again after a restart"
     assert "asset 'leaving' is not declared by any Dag" in caplog.text
-    assert "A watcher can't begin" in caplog.text
+    assert f"A watcher of 127.0.0.1:{server.port}{path} can't begin" in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_thousand_known_ids_are_stored_in_small_values(
     server: RestServer, path: str, supervisor: Supervisor
 ) -> None:

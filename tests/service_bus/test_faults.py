@@ -165,6 +165,27 @@ async def _not_there(*_: Any) -> bool:
     return False
 
 
+async def test_what_could_not_be_told_is_not_settled(service_bus: ServiceBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = service_bus.queue()
+    await send(service_bus, queue, [{"n": n} for n in range(10)])
+    consumer = await connected(queue)
+    found = await receive_all(consumer, 10)
+    theirs = service_bus_link.dead_letter_note
+
+    def note(delivery: Delivery, origin: str) -> tuple[str, str]:
+        if delivery is found[4]:
+            raise KeyError("a mistake")
+        return theirs(delivery, origin)
+
+    monkeypatch.setattr(service_bus_link, "dead_letter_note", note)
+    failures = await consumer.settle(Disposition.DEAD_LETTER, found)
+    assert list(failures) == [found[4]]
+    assert not consumer.is_transient(failures[found[4]])
+    monkeypatch.undo()
+    assert not await consumer.settle(Disposition.DEAD_LETTER, [found[4]])
+    await consumer.close()
+
+
 async def test_settlements_do_not_wait_for_a_receive_that_waits(service_bus: ServiceBus) -> None:
     queue = service_bus.queue()
     await send(service_bus, queue, [{"n": n} for n in range(100)])

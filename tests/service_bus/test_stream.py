@@ -104,7 +104,7 @@ async def test_poison_is_dead_lettered_with_reason_and_description(service_bus: 
         assert told["watcher"] == f"trigger {careful.number}"
         assert told["origin"].endswith(f"/{queue}")
         assert told["delivery_count"] == 1
-        assert told["delivery_id"].startswith("51@")
+        assert told["delivery_id"].endswith(f"/{queue}/51")
         assert {body["n"] for body in careful.bodies if isinstance(body, dict)} == set(range(50))
         assert {body["n"] for body in strict.bodies} == set(range(51))
         assert {body["n"] for body in sibling.bodies if isinstance(body, dict)} == set(range(51))
@@ -166,7 +166,8 @@ async def test_a_minute_without_the_server(service_bus: ServiceBus, caplog: pyte
         tries = [r for r in caplog.records if r.levelno >= logging.WARNING]
         # Backoff doubles from one second: a minute has room for few steps even where the jitter is kind.
         assert 2 <= len(failures) <= 25
-        assert len(tries) <= len(failures) + 2, [r.getMessage() for r in tries]
+        # Settlements that wait, and locks that run out meanwhile, are a line each in half a minute.
+        assert len(tries) <= len(failures) + 5, [r.getMessage() for r in tries]
         assert not any(watcher.restarts for watcher in watchers)
         await until(emptied(service_bus, queue), "an empty queue")
 

@@ -78,7 +78,8 @@ class Server:
 
 
 def _bound(port: int) -> socket.socket:
-    bound = socket.socket()
+    # asyncio sends small frames at once, not 40 ms later, where the protocol is named.
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.bind((HOST, port))
     return bound

@@ -1,0 +1,108 @@
+"""Whole Airflow processes with a real Kafka broker: stored before committed, through a kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Coroutine, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.airflow import Airflow
+from services.kafka import KafkaServer
+
+TOPIC = "whole"
+GROUP = "whole"
+SESSION = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "500"}
+
+
+def bodies_by_asset(airflow: Airflow) -> dict[str, Counter[str]]:
+    """Which bodies each asset's stored events hold, and how often."""
+    found: dict[str, Counter[str]] = {}
+    for event in airflow.asset_events():
+        held = (json.dumps(message["body"]) for message in event.extra["payload"]["messages"])
+        found.setdefault(event.asset, Counter()).update(held)
+    return found
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(work)
+
+
+async def create(server: KafkaServer) -> None:
+    async with server.admin() as admin:
+        await admin.create_topic(TOPIC, 3)
+        await admin.create_topic(f"{TOPIC}-rejected")
+
+
+async def send(server: KafkaServer, bodies: Iterable[str]) -> None:
+    async with server.admin() as admin:
+        await admin.send(TOPIC, [body.encode() for body in bodies])
+
+
+async def uncommitted(server: KafkaServer) -> int:
+    async with server.admin() as admin:
+        committed = await admin.committed(GROUP)
+        return sum(end - committed.get(lane, 0) for lane, end in (await admin.ends(TOPIC)).items())
+
+
+def numbered(numbers: range) -> set[str]:
+    return {json.dumps({"n": n, "even": n % 2 == 0}) for n in numbers}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_stored_before_committed(tmp_path: Path) -> None:
+    with KafkaServer(tmp_path / "kafka") as server:
+        run(create(server))
+        with Airflow(
+            tmp_path / "airflow",
+            Path(__file__).parent / "dags_kafka",
+            connections={"kafka_default": server.connection(SESSION)},
+            env={"TEST_TOPIC": TOPIC},
+        ) as airflow:
+            _everybody_gets_its_own(airflow, server)
+            _kill_between_storing_and_committing(airflow, server)
+
+
+def _everybody_gets_its_own(airflow: Airflow, server: KafkaServer) -> None:
+    sent = numbered(range(200))
+    run(send(server, sent))
+    airflow.wait_for("everything committed", lambda: run(uncommitted(server)) == 0)
+    even = {body for body in sent if json.loads(body)["even"]}
+    expected = {"whole_all": sent, "whole_even": even, "whole_odd": sent - even}
+    assert {asset: set(bodies) for asset, bodies in bodies_by_asset(airflow).items()} == expected
+    airflow.wait_for(
+        "a successful run of each Dag",
+        lambda: (
+            all(states.get("success") for states in airflow.client.run_states().values())
+            and len(airflow.client.run_states()) == 3
+        ),
+    )
+    done = next(found for found in airflow.client.dag_runs("whole_all") if found["state"] == "success")
+    returned = airflow.client.xcom("whole_all", done["dag_run_id"], "ids")
+    assert returned
+    assert len(set(returned)) == len(returned)
+
+
+def _kill_between_storing_and_committing(airflow: Airflow, server: KafkaServer) -> None:
+    before = len(airflow.asset_events())
+    sent = numbered(range(1000, 1100))
+    run(send(server, sent))
+    # The broker dies as soon as something is stored: what is decided can't be committed any more.
+    airflow.wait_for("a stored event", lambda: len(airflow.asset_events()) > before)
+    server.kill()
+    airflow.kill(airflow.triggerers[0])
+    server.start()
+    left = run(uncommitted(server))
+    airflow.components[airflow.triggerers[0]].start()
+    airflow.wait_for("everything committed", lambda: run(uncommitted(server)) == 0)
+    found = bodies_by_asset(airflow)
+    even = {body for body in sent if json.loads(body)["even"]}
+    for asset, expected in {"whole_all": sent, "whole_even": even, "whole_odd": sent - even}.items():
+        assert expected <= set(found[asset]), f"{asset} lost {expected - set(found[asset])}"
+        again = sum(found[asset][body] - 1 for body in expected)
+        assert again <= left, "something came twice that had been committed"
