@@ -231,13 +231,14 @@ def assign(session: Session, trigger_ids: Iterable[int], triggerer_id: int) -> N
 def scope_of(job_id: int) -> Scope | None:
     """Return which triggers the triggerer of this process takes; None where it can't be found out.
 
-    Neither the job nor its row says it, and the object that does is not handed to listeners: it is looked for among all
-    that there are.
+    Neither the job nor its row says it, and the object that does is not handed to listeners: it is looked for among
+    what refers to its class. Not among all objects: a tuple that another thread is just making must not be held here,
+    or that thread fails with a SystemError, and it may be the triggerer's own.
     """
     from airflow.configuration import conf
     from airflow.jobs.triggerer_job_runner import TriggererJobRunner
 
-    for found in gc.get_objects():
+    for found in gc.get_referrers(TriggererJobRunner):
         if type(found) is TriggererJobRunner and found.job.id == job_id:
             teams = conf.getboolean("core", "multi_team", fallback=False)
             return Scope(found.team_name if teams else None, frozenset(found.queues) if found.queues else None)
