@@ -53,8 +53,6 @@ WHERE run.run_type = 'asset_triggered' GROUP BY run.dag_id
 STORED = """
 SELECT asset.name, count(*) FROM asset_event AS event JOIN asset ON asset.id = event.asset_id GROUP BY asset.name
 """
-    "SELECT asset.name, count(*) FROM asset_event AS event JOIN asset ON asset.id = event.asset_id GROUP BY asset.name"
-)
 
 
 @contextmanager
