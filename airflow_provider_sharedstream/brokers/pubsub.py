@@ -239,7 +239,10 @@ class PubSubConsumer:
     async def _release(self, client: PubSubClient, deliveries: Sequence[Delivery]) -> Failures:
         by_delay: dict[int, list[Delivery]] = {}
         for delivery in deliveries:
-            by_delay.setdefault(self._delay_of(delivery), []).append(delivery)
+            delay = self._delay_of(delivery)
+            # A lane is held for as long as it really takes.
+            delivery.release_delay_seconds = float(delay)
+            by_delay.setdefault(delay, []).append(delivery)
         calls = [client.set_deadline(self._path, _ack_ids(group), delay) for delay, group in by_delay.items()]
         results = await asyncio.gather(*calls, return_exceptions=True)
         failures: dict[Delivery, BaseException] = {}

@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.pubsub_v1 import types
+from google.rpc.error_details_pb2 import ErrorInfo
+from grpc_status import rpc_status
 
 from services.pubsub_subscription import CHANNEL_OPTIONS
 
@@ -72,6 +74,8 @@ class Relay(grpc.GenericRpcHandler):
             try:
                 response: bytes = self._channel.unary_unary(method)(request, timeout=60)
             except grpc.RpcError as error:
+                if name == "Acknowledge" and (failed := _failed_ack_ids(error)):
+                    self._note_acknowledged(request, failed)
                 _pass_on(error, context)
                 raise
             self._note(name, request, response)
@@ -125,14 +129,17 @@ class Relay(grpc.GenericRpcHandler):
             subscription = types.PullRequest.deserialize(request).subscription
             self._note_delivered(subscription, types.PullResponse.deserialize(response).received_messages)
         elif name == "Acknowledge":
-            acknowledged = types.AcknowledgeRequest.deserialize(request)
-            with self._lock:
-                latest = self._latest[acknowledged.subscription]
-                by_ack_id = {ack_id: message_id for message_id, ack_id in latest.items()}
-                done = {by_ack_id[ack_id] for ack_id in acknowledged.ack_ids if ack_id in by_ack_id}
-                self._owed[acknowledged.subscription] -= done
-                for message_id in done:
-                    del latest[message_id]
+            self._note_acknowledged(request, {})
+
+    def _note_acknowledged(self, request: bytes, failed: Mapping[str, str]) -> None:
+        acknowledged = types.AcknowledgeRequest.deserialize(request)
+        with self._lock:
+            latest = self._latest[acknowledged.subscription]
+            by_ack_id = {ack_id: message_id for message_id, ack_id in latest.items() if ack_id not in failed}
+            done = {by_ack_id[ack_id] for ack_id in acknowledged.ack_ids if ack_id in by_ack_id}
+            self._owed[acknowledged.subscription] -= done
+            for message_id in done:
+                del latest[message_id]
 
     def _note_delivered(self, subscription: str, received: Any) -> None:
         with self._lock:
@@ -143,3 +150,13 @@ def _pass_on(error: Any, context: grpc.ServicerContext) -> None:
     """End a call as the server ended it."""
     context.set_trailing_metadata(error.trailing_metadata() or ())
     context.abort(error.code(), error.details())
+
+
+def _failed_ack_ids(error: Any) -> Mapping[str, str]:
+    """What an exactly-once subscription says of ack ids; those that it doesn't name were processed."""
+    status = rpc_status.from_call(error)
+    for detail in () if status is None else status.details:
+        info = ErrorInfo()
+        if detail.Unpack(info) and info.reason == "EXACTLY_ONCE_ACKID_FAILURE":
+            return dict(info.metadata)
+    return {}

@@ -174,7 +174,8 @@ async def test_a_minute_without_the_server(pubsub: PubSub, caplog: pytest.LogCap
         await until(is_empty(pubsub, orders), "an empty subscription")
 
 
-async def test_ordered_keys_keep_their_order_through_failures(own: Own) -> None:
+@pytest.mark.parametrize("batch_size", [1, 100])
+async def test_ordered_keys_keep_their_order_through_failures(own: Own, batch_size: int) -> None:
     """Not on Google's emulator, which repeats a failed message alone and behind those that followed it."""
     orders = own.subscription(ordered=True)
     for start in range(0, 1000, 50):
@@ -188,6 +189,7 @@ async def test_ordered_keys_keep_their_order_through_failures(own: Own) -> None:
                 apply_function=f"{FILTERS}.fail_every_twentieth_once",
                 on_error="release",
                 release_delay_seconds=1,
+                batch_size=batch_size,
             )
         )
         await until(lambda: len(set(watcher.ids)) == 1000, "all thousand", 3 * LONG_SECONDS)
