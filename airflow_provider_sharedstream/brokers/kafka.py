@@ -158,11 +158,9 @@ class KafkaConsumer:
             return self._rewind(session, deliveries)
         if disposition is not Disposition.ACCEPT:
             raise NotImplementedError(f"Kafka has no {disposition.value}")
-        offsets: dict[Any, int] = {}
-        for delivery in deliveries:
-            offset = delivery.record.offset + 1  # type: ignore[attr-defined]
-            if offset > offsets.get(delivery.lane, 0):
-                offsets[delivery.lane] = offset
+        # They come in the order of their lanes, so what stays is the last of each.
+        last: dict[Any, Any] = {delivery.lane: delivery for delivery in deliveries}
+        offsets = {lane: delivery.offset + 1 for lane, delivery in last.items()}
         lost_lanes = offsets.keys() - session.membership.lanes
         try:
             await session.membership.commit(offsets)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -103,6 +105,12 @@ class Delivery:
 
     def __repr__(self) -> str:
         return f"<Delivery {self.id} of lane {self.lane!r}>"
+
+
+def runs(deliveries: Iterable[Delivery]) -> Iterator[tuple[Hashable | None, list[Delivery]]]:
+    """Yield neighbours of one lane together, with the lane. A thousand small records are handled as one run."""
+    for lane, run in groupby(deliveries, key=attrgetter("lane")):
+        yield lane, list(run)
 
 
 class Batch:

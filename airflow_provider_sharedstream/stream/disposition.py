@@ -97,7 +97,7 @@ class DispositionPolicy:
         # Each watcher that Airflow counts as past the batch must have come back for the next one.
         unclean = unclean or len(receipts) < outcome.acked + outcome.rejected
         objections = unclean or outcome.rejected or any(r.rejected or r.failed for r in receipts)
-        if not objections and any(r.matched_all for r in receipts):
+        if not objections and (self.on_unmatched == "accept" or any(r.matched_all for r in receipts)):
             return [Verdict(Disposition.ACCEPT, list(batch.deliveries))]
         verdicts: dict[Disposition, list[Delivery]] = {}
         for delivery in batch.deliveries:

@@ -7,9 +7,12 @@ before a message is received and freed only when its fate with the broker is sea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from airflow_provider_sharedstream.stream.delivery import Delivery
+
+_SIZE = attrgetter("size")
 
 
 class InFlightBudget:
@@ -50,19 +53,18 @@ class InFlightBudget:
             self._permits += permits
             self._freed.set()
 
-    def admit(self, deliveries: Iterable[Delivery]) -> None:
+    def admit(self, deliveries: Sequence[Delivery]) -> None:
         """Note deliveries that came under permits already taken."""
-        for delivery in deliveries:
-            self.open[delivery] = None
-            self.bytes += delivery.size
+        self.open.update(dict.fromkeys(deliveries))
+        self.bytes += sum(map(_SIZE, deliveries))
 
     def free(self, deliveries: Iterable[Delivery]) -> None:
         """Free the permits of deliveries whose fate is sealed; others are ignored, so that it may be called twice."""
-        for delivery in deliveries:
-            if delivery in self.open:
-                del self.open[delivery]
-                self.bytes -= delivery.size
-                self._permits += 1
+        freed = [delivery for delivery in deliveries if delivery in self.open]
+        for delivery in freed:
+            del self.open[delivery]
+        self.bytes -= sum(map(_SIZE, freed))
+        self._permits += len(freed)
         self._freed.set()
 
     def __len__(self) -> int:

@@ -6,7 +6,7 @@ accepted either: the broker brings it again after the one that failed, and a wat
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.disposition import Disposition
@@ -87,6 +87,23 @@ class LaneGuard:
             delivery.release_delay_seconds = max(SHORTEST_WAIT_SECONDS, lane.due_at - now)
         return not early
 
+    def arrive_together(self, deliveries: Sequence[Delivery], now: float) -> bool:
+        """Note arrivals of one lane at once; return False, with nothing noted, where each has to be looked at."""
+        key = deliveries[0].lane
+        if key is not None:
+            lane = self._lanes.get(key)
+            if lane is None:
+                self._sweep(now)
+                lane = self._lanes[key] = _Lane()
+            elif lane.held_at is not None:
+                return False
+            first = self._arrivals + 1
+            self._arrivals += len(deliveries)
+            lane.open.update(zip(deliveries, range(first, self._arrivals + 1), strict=True))
+        for delivery in deliveries:
+            delivery.epoch = self._epoch
+        return True
+
     def _still_waits(self, lane: _Lane, now: float) -> bool:
         # What it is held at can't have come back before it has gone.
         return not lane.told or (self._stragglers and now < lane.due_at + self._straggler_grace_seconds)
@@ -97,6 +114,19 @@ class LaneGuard:
             return delivery.epoch < self._epoch
         lane = self._lanes.get(delivery.lane)
         return lane is None or delivery not in lane.open
+
+    def none_void(self, deliveries: Sequence[Delivery]) -> bool:
+        """Whether all of one lane may still be settled."""
+        key = deliveries[0].lane
+        if key is None:
+            return not any(map(self.is_void, deliveries))
+        lane = self._lanes.get(key)
+        return lane is not None and all(map(lane.open.__contains__, deliveries))
+
+    def passes(self, deliveries: Sequence[Delivery]) -> bool:
+        """Whether the lane goes on if all of these are accepted, or dead-lettered: it isn't held, and none is void."""
+        lane = self._lanes.get(deliveries[0].lane)
+        return lane is not None and lane.held_at is None and self.none_void(deliveries)
 
     def judge(self, delivery: Delivery, disposition: Disposition, now: float) -> Disposition:
         """Return what may really be done with a delivery; hold its lane if it does not pass. Call in lane order."""
@@ -138,6 +168,21 @@ class LaneGuard:
         # Without stragglers the next arrival is the one that the lane waits for, in any case.
         if not lane.open and (lane.held_at is None or (lane.told and not self._stragglers)):
             del self._lanes[delivery.lane]
+
+    def leave_together(self, deliveries: Sequence[Delivery], now: float) -> None:
+        """Note that the fates of deliveries of one lane are sealed."""
+        key = deliveries[0].lane
+        lane = None if key is None else self._lanes.get(key)
+        if lane is None:
+            return
+        if lane.held_at is not None:
+            for delivery in deliveries:
+                self.leave(delivery, now)
+            return
+        for delivery in deliveries:
+            lane.open.pop(delivery, None)
+        if not lane.open:
+            del self._lanes[key]
 
     def end_epoch(self, lanes: frozenset[Hashable] | None = None) -> None:
         """Make void what has arrived on ``lanes`` so far; None: on every lane, and what has none."""

@@ -7,6 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 
 from airflow_provider_sharedstream.stream import metrics
 from airflow_provider_sharedstream.stream.calls import call, is_transient
@@ -24,6 +25,8 @@ JITTER = 0.1
 RETRY = 0.1
 LONGEST_RETRY_SECONDS = 10.0
 """A renewal that failed is tried again after a tenth of the lease: some five times before it runs out."""
+
+_DEADLINE = attrgetter("lease_deadline")
 
 
 class LeaseKeeper:
@@ -80,6 +83,11 @@ class LeaseKeeper:
         if not delivery.lease_lost and delivery.lease_deadline is not None and self._clock() >= delivery.lease_deadline:
             self.lose(delivery, "it ran out")
         return delivery.lease_lost
+
+    def none_lost(self, deliveries: Sequence[Delivery]) -> bool:
+        """Whether all of these are still ours."""
+        # Most brokers without leases have small records by the thousand.
+        return not any(map(_DEADLINE, deliveries)) or not any(map(self.is_lost, deliveries))
 
     async def step(self) -> None:
         """Wait until leases fall due, and renew them."""

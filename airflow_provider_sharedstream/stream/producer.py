@@ -22,11 +22,11 @@ from airflow_provider_sharedstream.stream.calls import call
 from airflow_provider_sharedstream.stream.claim import SourceClaim
 from airflow_provider_sharedstream.stream.cohort import Cohort
 from airflow_provider_sharedstream.stream.consumer import BrokerConsumer
-from airflow_provider_sharedstream.stream.delivery import Batch, Delivery
+from airflow_provider_sharedstream.stream.delivery import Batch, Delivery, runs
 from airflow_provider_sharedstream.stream.disposition import Disposition, DispositionPolicy, Outcome, Verdict
 from airflow_provider_sharedstream.stream.in_flight import InFlightBudget
 from airflow_provider_sharedstream.stream.intake import Intake
-from airflow_provider_sharedstream.stream.lanes import LaneGuard
+from airflow_provider_sharedstream.stream.lanes import PASSES, LaneGuard
 from airflow_provider_sharedstream.stream.lease import LeaseKeeper
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
 from airflow_provider_sharedstream.stream.reconnect import Backoff, never_ending
@@ -321,7 +321,12 @@ class BrokerStreamProducer(SharedStreamProducer):
             delivery.received_at = now
             if not counts:
                 self.ledger.count(delivery)
-            (passed if self.lanes.arrive(delivery, now) else early).append(delivery)
+        for _, run in runs(deliveries):
+            if self.lanes.arrive_together(run, now):
+                passed += run
+                continue
+            for delivery in run:
+                (passed if self.lanes.arrive(delivery, now) else early).append(delivery)
         self.budget.admit(deliveries)
         self.leases.track(deliveries)
         self.metrics.count(metrics.RECEIVED, len(deliveries))
@@ -333,6 +338,8 @@ class BrokerStreamProducer(SharedStreamProducer):
 
     def _still_ours(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Return those whose lease and epoch haven't ended while they waited; the others come again."""
+        if self.leases.none_lost(deliveries) and self.lanes.none_void(deliveries):
+            return deliveries
         if void := [delivery for delivery in deliveries if self.lanes.is_void(delivery)]:
             self._seal(Sealed(void, None, "epoch ended"))
             deliveries = [delivery for delivery in deliveries if not self.lanes.is_void(delivery)]
@@ -409,6 +416,8 @@ class BrokerStreamProducer(SharedStreamProducer):
 
     def _in_lane_order(self, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict], now: float) -> list[Verdict]:
         """Put each delivery's verdict to the lane guard, in the order of the lane."""
+        if len(verdicts) == 1 and verdicts[0].disposition in PASSES and self.lanes.passes(deliveries):
+            return list(verdicts)
         wished = {delivery: verdict.disposition for verdict in verdicts for delivery in verdict.deliveries}
         judged = [(self.lanes.judge(delivery, wished[delivery], now), delivery) for delivery in deliveries]
         # In runs: what is told of a delivery may cover all that lies before it, as a committed offset does.
@@ -420,7 +429,8 @@ class BrokerStreamProducer(SharedStreamProducer):
 
     def _dispose(self, disposition: Disposition, deliveries: Sequence[Delivery]) -> None:
         # What was given up while it was with the watchers (its epoch has ended) is nobody's to decide about any more.
-        deliveries = [delivery for delivery in deliveries if self._is_undecided(delivery)]
+        in_flight, decided = self.budget.open, self._decided
+        deliveries = [one for one in deliveries if one in in_flight and one not in decided]
         if disposition is Disposition.LAPSE:
             self._seal(Sealed(deliveries, None, "not heard, or no longer ours"))
             return
@@ -435,14 +445,14 @@ class BrokerStreamProducer(SharedStreamProducer):
         self.leases.forget(deliveries)
         counts = self.consumer.capabilities.delivery_count
         now = self._clock()
-        for delivery in deliveries:
-            self.lanes.leave(delivery, now)
-            if counts or sealed.disposition is None:
-                # What lies behind a held one has done nothing to be counted for.
-                continue
-            if sealed.disposition is Disposition.RELEASE:
+        for _, run in runs(deliveries):
+            self.lanes.leave_together(run, now)
+        # What lies behind a held one, and isn't told of, has done nothing to be counted for.
+        if not counts and sealed.disposition is Disposition.RELEASE:
+            for delivery in deliveries:
                 self.ledger.expect(delivery)
-            else:
+        elif not counts and sealed.disposition is not None and self.ledger:
+            for delivery in deliveries:
                 self.ledger.forget(delivery)
         if sealed.disposition is None:
             self.metrics.count(metrics.LAPSED, len(deliveries), cause=sealed.cause.replace(" ", "_").replace(",", ""))

@@ -18,7 +18,8 @@ class RedeliveryLedger:
 
     def count(self, delivery: Delivery) -> None:
         """Write on ``delivery`` which delivery it is."""
-        delivery.delivery_count = self._counts.get(delivery.id, 0) + 1
+        # Most of the time nothing has to come again, and an id may have to be computed.
+        delivery.delivery_count = self._counts.get(delivery.id, 0) + 1 if self._counts else 1
 
     def expect(self, delivery: Delivery) -> None:
         """Note that ``delivery`` will come again."""
@@ -31,3 +32,6 @@ class RedeliveryLedger:
         """Note that it won't."""
         if self._counts:
             self._counts.pop(delivery.id, None)
+
+    def __len__(self) -> int:
+        return len(self._counts)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from airflow_provider_sharedstream.stream import metrics
 from airflow_provider_sharedstream.stream.calls import call, is_transient
 from airflow_provider_sharedstream.stream.consumer import BrokerConsumer
-from airflow_provider_sharedstream.stream.delivery import Delivery
+from airflow_provider_sharedstream.stream.delivery import Delivery, runs
 from airflow_provider_sharedstream.stream.disposition import Disposition
 from airflow_provider_sharedstream.stream.errors import LeaseLost, error_text
 from airflow_provider_sharedstream.stream.lanes import LaneGuard
@@ -85,8 +85,12 @@ class SettlementBatcher:
         """Take over deliveries to be told ``disposition``, in lane order."""
         waits_here = disposition is Disposition.RELEASE and not self._consumer.capabilities.delayed_release
         now = self._clock()
-        for delivery in deliveries:
-            self._queue.put(disposition, delivery, now + delivery.release_delay_seconds if waits_here else 0.0)
+        for lane, run in runs(deliveries):
+            if lane is not None and not waits_here:
+                self._queue.put(disposition, run)
+                continue
+            for delivery in run:
+                self._queue.put(disposition, [delivery], now + delivery.release_delay_seconds if waits_here else 0.0)
         self._changed.set()
 
     @property
@@ -167,7 +171,9 @@ class SettlementBatcher:
                 return disposition, chunk
         return None
 
-    def _still_ours(self, waiting: Sequence[Delivery]) -> list[Delivery]:
+    def _still_ours(self, waiting: list[Delivery]) -> list[Delivery]:
+        if self._leases.none_lost(waiting) and all(self._lanes.none_void(run) for _, run in runs(waiting)):
+            return waiting
         ours: list[Delivery] = []
         behind: dict[Hashable, list[Delivery]] = {}
         for delivery in waiting:
@@ -187,7 +193,8 @@ class SettlementBatcher:
         if len(ours) < len(waiting):
             # A line that goes on being told of stays busy.
             told = {delivery.lane for delivery in ours if delivery.lane is not None}
-            self._queue.ended(one for one in waiting if one not in ours and one.lane not in told)
+            kept = set(ours)
+            self._queue.ended([one for one in waiting if one not in kept and one.lane not in told])
         return ours
 
     def _start(self, disposition: Disposition, chunk: list[Delivery]) -> None:
@@ -306,14 +313,14 @@ class SettlementBatcher:
             self._seal([delivery], None, "behind a held one")
         else:
             delivery.release_delay_seconds = 0.0
-            self._queue.put(Disposition.RELEASE, delivery, self._clock())
+            self._queue.put(Disposition.RELEASE, [delivery], self._clock())
 
     def _seal(self, deliveries: Sequence[Delivery], disposition: Disposition | None, cause: str = "") -> None:
-        for delivery in deliveries:
+        for delivery in deliveries if self._backoffs or self._refused else ():
             self._backoffs.pop(delivery, None)
             self._refused.pop(delivery, None)
-            if disposition is None:
-                self._lanes.hold(delivery, self._clock())
+        for delivery in deliveries if disposition is None else ():
+            self._lanes.hold(delivery, self._clock())
         self._sealed(Sealed(deliveries, disposition, cause))
 
 

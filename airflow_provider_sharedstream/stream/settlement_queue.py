@@ -5,18 +5,21 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Container, Hashable, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.disposition import Disposition
 
 
-class _Item:
-    __slots__ = ("at", "delivery", "disposition")
+class _Run:
+    """Neighbours in a line that are told the same, from the same time on."""
 
-    def __init__(self, disposition: Disposition, delivery: Delivery, at: float) -> None:
+    __slots__ = ("at", "deliveries", "disposition")
+
+    def __init__(self, disposition: Disposition, deliveries: Iterable[Delivery], at: float) -> None:
         self.disposition = disposition
-        self.delivery = delivery
+        self.deliveries = deque(deliveries)
         self.at = at
 
 
@@ -28,7 +31,7 @@ class SettlementQueue:
     """
 
     def __init__(self) -> None:
-        self._lines: dict[Hashable, deque[_Item]] = {}
+        self._lines: dict[Hashable, deque[_Run]] = {}
         self._fronts: dict[Disposition, dict[Hashable, None]] = {}
         """Lines whose front may be told now, by what is to be told."""
         self._timers: list[tuple[float, int, Hashable]] = []
@@ -36,24 +39,25 @@ class SettlementQueue:
         self._busy: set[Hashable] = set()
         self._now = 0.0
 
-    def put(self, disposition: Disposition, delivery: Delivery, at: float = 0.0) -> None:
-        """Put a delivery at the end of its line.
+    def put(self, disposition: Disposition, deliveries: Sequence[Delivery], at: float = 0.0) -> None:
+        """Put deliveries at the end of their line.
 
-        :param at: when it may be told.
+        :param deliveries: of one lane, or a single one.
+        :param at: when they may be told.
         """
-        line = _line(delivery)
-        items = self._lines.get(line)
-        if items is None:
-            items = self._lines[line] = deque()
-        items.append(_Item(disposition, delivery, at))
-        if len(items) == 1:
+        line = _line(deliveries[0])
+        waiting = self._lines.get(line)
+        if waiting is None:
+            waiting = self._lines[line] = deque()
+        waiting.append(_Run(disposition, deliveries, at))
+        if len(waiting) == 1:
             self._offer(line)
 
     def put_back(self, disposition: Disposition, delivery: Delivery, at: float) -> None:
         """Put a delivery that could not be told at the front of its line again: of several, the last one first."""
         line = _line(delivery)
         self._withdraw(line)
-        self._lines.setdefault(line, deque()).appendleft(_Item(disposition, delivery, at))
+        self._lines.setdefault(line, deque()).appendleft(_Run(disposition, [delivery], at))
         self._offer(line)
 
     def next_chunk(
@@ -72,18 +76,23 @@ class SettlementQueue:
                 line = next(iter(lines))
                 del lines[line]
                 self._busy.add(line)
-                items = self._lines[line]
-                while items and len(chunk) < size and items[0].disposition is disposition and items[0].at <= now:
-                    chunk.append(items.popleft().delivery)
+                waiting = self._lines[line]
+                while waiting and len(chunk) < size and waiting[0].disposition is disposition and waiting[0].at <= now:
+                    front = waiting[0].deliveries
+                    if len(front) <= size - len(chunk):
+                        chunk += front
+                        waiting.popleft()
+                    else:
+                        chunk += [front.popleft() for _ in range(size - len(chunk))]
             if chunk:
                 # What has had a turn goes behind the others.
                 self._fronts[disposition] = self._fronts.pop(disposition)
                 return disposition, chunk
         return None
 
-    def ended(self, chunk: Iterable[Delivery]) -> None:
+    def ended(self, chunk: Sequence[Delivery]) -> None:
         """Note that a call has ended; what of the chunk has to be told again was put back before."""
-        for line in {_line(delivery) for delivery in chunk}:
+        for line in _lines(chunk):
             self._busy.discard(line)
             self._offer(line)
 
@@ -99,11 +108,11 @@ class SettlementQueue:
     def hasten(self, which: Callable[[Delivery], bool]) -> list[Delivery]:
         """Let what waits for its time go now; return what did wait."""
         hastened: list[Delivery] = []
-        for line, items in self._lines.items():
-            found = [item for item in items if item.at > self._now and which(item.delivery)]
-            for item in found:
-                item.at = self._now
-                hastened.append(item.delivery)
+        for line, waiting in self._lines.items():
+            found = [run for run in waiting if run.at > self._now and any(map(which, run.deliveries))]
+            for run in found:
+                run.at = self._now
+                hastened += run.deliveries
             if found:
                 self._offer(line)
         return hastened
@@ -111,11 +120,14 @@ class SettlementQueue:
     def take(self, which: Callable[[Delivery], bool]) -> list[Delivery]:
         """Take out deliveries that aren't in a call."""
         taken: list[Delivery] = []
-        for line, items in list(self._lines.items()):
-            if found := [item.delivery for item in items if which(item.delivery)]:
+        for line, waiting in list(self._lines.items()):
+            if found := [delivery for run in waiting for delivery in run.deliveries if which(delivery)]:
                 taken += found
+                gone = set(found)
                 self._withdraw(line)
-                self._lines[line] = deque(item for item in items if not which(item.delivery))
+                for run in waiting:
+                    run.deliveries = deque(delivery for delivery in run.deliveries if delivery not in gone)
+                self._lines[line] = deque(run for run in waiting if run.deliveries)
                 self._offer(line)
         return taken
 
@@ -123,9 +135,9 @@ class SettlementQueue:
         """Take out the whole line of ``delivery``, which was its front."""
         line = _line(delivery)
         self._withdraw(line)
-        items = self._lines.get(line, deque())
-        taken = [item.delivery for item in items]
-        items.clear()
+        waiting = self._lines.get(line, deque())
+        taken = [delivery for run in waiting for delivery in run.deliveries]
+        waiting.clear()
         return taken
 
     def has(self, lane: Hashable) -> bool:
@@ -140,13 +152,13 @@ class SettlementQueue:
         """Put a line where its front says; forget it when it is empty."""
         if line in self._busy:
             return
-        items = self._lines.get(line)
-        if not items:
+        waiting = self._lines.get(line)
+        if not waiting:
             self._lines.pop(line, None)
-        elif items[0].at <= self._now:
-            self._fronts.setdefault(items[0].disposition, {})[line] = None
+        elif waiting[0].at <= self._now:
+            self._fronts.setdefault(waiting[0].disposition, {})[line] = None
         else:
-            heapq.heappush(self._timers, (items[0].at, next(self._order), line))
+            heapq.heappush(self._timers, (waiting[0].at, next(self._order), line))
 
     def _withdraw(self, line: Hashable) -> None:
         for lines in self._fronts.values():
@@ -161,3 +173,10 @@ class SettlementQueue:
 
 def _line(delivery: Delivery) -> Hashable:
     return delivery if delivery.lane is None else (delivery.lane,)
+
+
+def _lines(deliveries: Sequence[Delivery]) -> Iterator[Hashable]:
+    lanes = set(map(attrgetter("lane"), deliveries))
+    if None in lanes:
+        yield from (delivery for delivery in deliveries if delivery.lane is None)
+    yield from ((lane,) for lane in lanes if lane is not None)
