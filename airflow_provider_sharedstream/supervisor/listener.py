@@ -1,4 +1,4 @@
-"""The plugin: it starts the cohort's thread where a triggerer starts, and nowhere else.
+"""The plugin: it starts the cohort's thread where a triggerer starts, and nowhere else; and it brings a macro.
 
 Airflow calls :meth:`TriggererListener.on_starting` in every component, when the component's job is made. The job has
 neither an id nor a type yet. The supervisor of a triggerer then forks the process that runs the triggers. Just before
@@ -21,6 +21,7 @@ from typing import Any
 from airflow.listeners import hookimpl
 from airflow.plugins_manager import AirflowPlugin
 
+from airflow_provider_sharedstream.messages import messages
 from airflow_provider_sharedstream.stream.roster import PATH_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -93,3 +94,4 @@ class SharedStreamPlugin(AirflowPlugin):
 
     name = "sharedstream"
     listeners = [TriggererListener()]
+    macros = [messages]
