@@ -87,11 +87,13 @@ class Attendance:
         if not position.begun and any(w.first_poll == "all" for w in self.watchers() if w.lead == watcher.lead):
             position.begin()
 
-    def followers(self, lead: str) -> set[str]:
-        """Return the assets whose positions go with that of ``lead``: its own, and those of its watchers that lead
-        nobody.
+    def followers(self) -> dict[str, set[str]]:
+        """Return, of each asset that leads, whose positions go with it: its own, and those of the other assets of its
+        watchers, unless they lead somebody themselves.
         """
         watchers = self.watchers()
         leads = {watcher.lead for watcher in watchers}
-        others = {asset for watcher in watchers if watcher.lead == lead for asset in watcher.assets}
-        return {lead} | (others - leads)
+        followers = {lead: {lead} for lead in leads}
+        for watcher in watchers:
+            followers[watcher.lead].update(asset for asset in watcher.assets if asset not in leads)
+        return followers

@@ -54,10 +54,11 @@ class Offer:
         self.seen.add(watcher)
         return True
 
-    def had_by(self, lead: str) -> bool:
-        """Return whether every watcher of that asset for whom it was handed out has looked at it."""
-        mine = [watcher for watcher in self.watchers if watcher.lead == lead]
-        return bool(mine) and all(watcher is SILENT or watcher in self.seen for watcher in mine)
+    def missed_by(self) -> set[str]:
+        """Return the assets of which not every watcher has looked at it."""
+        there = {watcher.lead for watcher in self.watchers}
+        blind = {watcher.lead for watcher in self.watchers if watcher not in self.seen and watcher is not SILENT}
+        return (self.leads - there) | blind
 
     def hold_up(self, checkpoint: Checkpoint) -> None:
         """Hold up one more checkpoint."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -149,9 +149,10 @@ class Poller:
                 self._body_found(track, walk, item)
             return
         beginners = {lead for lead in track.leads & walk.leads if not self._positions.of(lead).begun}
+        unknowing_of = self._positions.unknowing(track.leads)
         for item in page.items:
             walk.listed.add(item.key)
-            unknowing = self._positions.unknowing(track.leads, item.key)
+            unknowing = unknowing_of(item.key)
             for lead in beginners.intersection(unknowing):
                 self._positions.add(lead, item.key)
             if wanting := [lead for lead in unknowing if lead not in beginners]:
@@ -175,9 +176,10 @@ class Poller:
             self.offers.add(changed(item, changes), leads, walk.checkpoint)
 
     def _still_listed(self, walk: Walk, remembered: Remembered) -> None:
+        still_listed = self._positions.unknowing(())
         for key in remembered.keys:
             walk.listed.add(key)
-            self._positions.unknowing((), key)
+            still_listed(key)
 
     # From page to page.
 
@@ -244,23 +246,21 @@ class Poller:
 
         :raises StateStoreTrouble: it is not stored; to be called again.
         """
+        followers = self.attendance.followers()
         for offer in offers:
             if not offer.closed:
-                self._conclude(offer)
+                self._conclude(offer, followers)
         for track in self._tracks:
             track.pass_checkpoints(self._positions)
         await self._positions.write()
         self.offers.stored(offers)
         self._tracks.merge()
 
-    def _conclude(self, offer: Offer) -> None:
-        missed: list[str] = []
-        for lead in offer.leads:
-            if not offer.had_by(lead):
-                missed.append(lead)
-                continue
+    def _conclude(self, offer: Offer, followers: Mapping[str, Collection[str]]) -> None:
+        missed = offer.missed_by()
+        for lead in offer.leads - missed:
             changes = self._positions.of(lead).changes + 1
-            for asset in self.attendance.followers(lead):
+            for asset in followers.get(lead, (lead,)):
                 if self._plan.reader.whole_body:
                     self._positions.of(asset).change_to(offer.item.key, changes)
                 else:

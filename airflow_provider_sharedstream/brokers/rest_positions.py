@@ -14,7 +14,7 @@ import asyncio
 import itertools
 import logging
 from collections import OrderedDict
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 from airflow_provider_sharedstream.brokers.rest_answers import KEY_BYTES
@@ -135,13 +135,21 @@ class Positions:
         """Return whether the asset has had the item."""
         return bool(self._known.get(key, 0) & self.of(asset).bit)
 
-    def unknowing(self, assets: Iterable[str], key: str) -> list[str]:
-        """Return those of ``assets`` that have not had the item; note that it is still listed."""
-        bits = self._known.get(key)
-        if bits is None:
-            return list(assets)
-        self._known.move_to_end(key)
-        return [asset for asset in assets if not bits & self.of(asset).bit]
+    def unknowing(self, assets: Iterable[str]) -> Callable[[str], list[str]]:
+        """Return what tells which of ``assets`` have not had an item; it notes that the item is still listed."""
+        bits = {asset: self.of(asset).bit for asset in assets}
+        everybody = sum(bits.values())
+
+        def of(key: str) -> list[str]:
+            known = self._known.get(key)
+            if known is None:
+                return list(bits)
+            self._known.move_to_end(key)
+            if known & everybody == everybody:
+                return []
+            return [asset for asset, bit in bits.items() if not known & bit]
+
+        return of
 
     def add(self, asset: str, key: str) -> None:
         """Note that the asset has had the item."""
