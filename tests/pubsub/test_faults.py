@@ -306,6 +306,7 @@ async def test_what_is_held_keeps_its_lease(pubsub: PubSub, consumers: Consumers
     assert not await consumer.settle(Disposition.ACCEPT, found)
 
 
+@pytest.mark.slow
 async def test_a_message_that_the_policy_took_away_does_not_take_its_followers_along(own: Own) -> None:
     orders = own.subscription(ordered=True, max_delivery_attempts=5)
     assert orders.dead_letters is not None

@@ -1,0 +1,38 @@
+"""A triggerer with one watcher in a process of its own, to be killed.
+
+It takes one argument, a JSON object: `trigger`, the arguments of the trigger; `stored`, the file that stands for the
+database, one message a line, durable before its event is confirmed; `confirm`, whether events are ever confirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from typing import Any
+
+from airflow.triggers.base import TriggerEvent
+
+from airflow_provider_sharedstream.triggers.pubsub import PubSubSharedStreamTrigger
+from tests.airflow_loop import Watcher, triggerer
+
+
+async def main(given: dict[str, Any]) -> None:
+    async with triggerer(store_seconds=0.02) as running:
+        if not given["confirm"]:
+            running.manager.confirm_persisted = lambda seqs: None  # type: ignore[method-assign, assignment]
+        with open(given["stored"], "a") as stored:
+
+            def store(watcher: Watcher, event: TriggerEvent) -> None:
+                stored.writelines(json.dumps(message["body"]) + "\n" for message in event.payload["messages"])
+                stored.flush()
+                os.fsync(stored.fileno())
+
+            running.on_event = store
+            running.start(PubSubSharedStreamTrigger(**given["trigger"]))
+            await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(sys.argv[1])))

@@ -1,0 +1,111 @@
+"""Whole Airflow processes with a Pub/Sub server: stored before acknowledged, through a kill -9, and dead letters."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from services.airflow import Airflow
+from services.proxy import TcpProxy
+from services.pubsub import PubSubServer
+from services.pubsub_subscription import PubSubSubscription
+from tests.pubsub.conftest import Googles
+from tests.pubsub.relay import Relay
+
+
+def bodies_by_asset(airflow: Airflow) -> dict[str, Counter[str]]:
+    """Which bodies each asset's stored events hold, and how often."""
+    found: dict[str, Counter[str]] = {}
+    for event in airflow.asset_events():
+        held = (json.dumps(message["body"]) for message in event.extra["payload"]["messages"])
+        found.setdefault(event.asset, Counter()).update(held)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_stored_before_acknowledged(tmp_path: Path) -> None:
+    with (
+        PubSubServer(tmp_path / "pubsub") as server,
+        Relay(server.endpoint) as relay,
+        TcpProxy(relay.port) as proxy,
+    ):
+        pubsub = Googles(server, relay, proxy)
+        orders = pubsub.subscription()
+        with Airflow(
+            tmp_path / "airflow",
+            Path(__file__).parent / "dags_pubsub",
+            connections={"google_cloud_default": server.connection()},
+            env={"TEST_SUBSCRIPTION": orders.name, "PUBSUB_EMULATOR_HOST": f"127.0.0.1:{proxy.port}"},
+        ) as airflow:
+            whole = _Whole(airflow, pubsub, orders)
+            whole.everybody_gets_its_own()
+            whole.kill_between_storing_and_acknowledging()
+            whole.dead_letters_start_their_dag()
+        orders.close()
+
+
+class _Whole:
+    def __init__(self, airflow: Airflow, pubsub: Googles, orders: PubSubSubscription) -> None:
+        self.airflow = airflow
+        self.pubsub = pubsub
+        self.orders = orders
+
+    def send(self, numbers: range) -> set[str]:
+        bodies = [json.dumps({"n": n, "even": n % 2 == 0}) for n in numbers]
+        self.orders.send(bodies)
+        return set(bodies)
+
+    def wait_until_empty(self) -> None:
+        self.airflow.wait_for("an empty subscription", lambda: self.pubsub.owed(self.orders) == 0)
+
+    def everybody_gets_its_own(self) -> None:
+        sent = self.send(range(200))
+        self.wait_until_empty()
+        even = {body for body in sent if json.loads(body)["even"]}
+        expected = {"whole_all": sent, "whole_even": even, "whole_odd": sent - even}
+        assert {asset: set(bodies) for asset, bodies in bodies_by_asset(self.airflow).items()} == expected
+        self.airflow.wait_for("a successful run of each Dag", lambda: self.successful() >= set(expected))
+
+    def kill_between_storing_and_acknowledging(self) -> None:
+        airflow, proxy = self.airflow, self.pubsub.proxy
+        before = len(airflow.asset_events())
+        sent = self.send(range(1000, 1100))
+        # The network stalls as soon as something is stored: what is decided can't be acknowledged any more.
+        airflow.wait_for("a stored event", lambda: len(airflow.asset_events()) > before)
+        proxy.stall()
+        airflow.kill(airflow.triggerers[0])
+        proxy.cut()
+        left = self.pubsub.owed(self.orders)
+        proxy.heal()
+        airflow.components[airflow.triggerers[0]].start()
+        self.wait_until_empty()
+        found = bodies_by_asset(airflow)
+        even = {body for body in sent if json.loads(body)["even"]}
+        for asset, expected in {"whole_all": sent, "whole_even": even, "whole_odd": sent - even}.items():
+            assert expected <= set(found[asset]), f"{asset} lost {expected - set(found[asset])}"
+            again = sum(found[asset][body] - 1 for body in expected)
+            assert again <= left, "something came twice that had been acknowledged"
+
+    def dead_letters_start_their_dag(self) -> None:
+        job = self.airflow.job_id(self.airflow.triggerers[0])
+        self.orders.send(["not JSON", "nor is this"])
+        self.wait_until_empty()
+        self.airflow.wait_for("two dead letters", lambda: len(self.reasons()) == 2)
+        assert all("JSON" in reason for reason in self.reasons())
+        self.airflow.wait_for("a run of their Dag", lambda: "whole_dead" in self.successful())
+        assert self.airflow.job_id(self.airflow.triggerers[0]) == job, "the triggerer was replaced"
+
+    def reasons(self) -> list[str]:
+        return [
+            message["headers"]["x-sharedstream-reason"]
+            for event in self.airflow.asset_events()
+            if event.asset == "whole_dead"
+            for message in event.extra["payload"]["messages"]
+        ]
+
+    def successful(self) -> set[str]:
+        return {dag for dag, states in self.airflow.client.run_states().items() if states.get("success")}
