@@ -53,6 +53,7 @@ def requeue_for_ever() -> None:
     outage, surprise = Backoff(1.0, LONGEST_OUTAGE_SECONDS), Backoff(1.0, LONGEST_SURPRISE_SECONDS)
     requeue: Requeue | None = None
     assets = WatchedAssets()
+    worked = False
     while True:
         began = time.monotonic()
         pause = EVERY_SECONDS
@@ -63,15 +64,22 @@ def requeue_for_ever() -> None:
             if not requeue.on:
                 return
             sweep(requeue, assets)
+            worked = True
             outage.reset()
             surprise.reset()
-        except tables.TablesChanged as error:
-            log.error("Events that no run has taken are not given back: this Airflow is another one: %s", error)
-            return
         except Exception as error:
+            if isinstance(error, tables.TablesChanged) or (not worked and tables.is_change(error)):
+                log.error(
+                    "Events that no run has taken are not given back to the scheduler: it was made for Airflow %s, and "
+                    "this one is another: %s",
+                    tables.CHECKED,
+                    error,
+                )
+                return
             if tables.is_outage(error):
-                # Two writers that meet are among it, and nothing to speak of.
-                (log.warning if outage.failures else log.debug)("Events without a run can't be looked for: %s", error)
+                if outage.failures == 1:
+                    # The first may be two writers that meet, and nothing to speak of.
+                    log.warning("Events without a run can't be looked for at present: %s", error)
                 pause = outage.next_seconds()
             else:
                 pause = surprise.next_seconds()

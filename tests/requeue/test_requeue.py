@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from airflow.models import asset as asset_models
 from airflow.models.asset import AssetDagRunQueue, AssetEvent, DagScheduleAssetReference
+from airflow.models.team import Team, dag_bundle_team_association_table
 from airflow.sdk import Asset
 from airflow.timetables.assets import AssetOrTimeSchedule
 from airflow.timetables.trigger import CronTriggerTimetable
@@ -17,7 +19,7 @@ from sqlalchemy.orm import registry
 
 from airflow_provider_sharedstream.supervisor import requeue as requeue_module
 from airflow_provider_sharedstream.supervisor.requeue import Requeue
-from tests.requeue.airflow_database import AirflowDatabase, now, watched
+from tests.requeue.airflow_database import BUNDLE, AirflowDatabase, now, watched
 
 
 def strand(database: AirflowDatabase, dag_id: str, asset: str, events: int = 5) -> list[int]:
@@ -390,3 +392,42 @@ def test_idle_it_asks_once(database: AirflowDatabase) -> None:
         finally:
             event.remove(database.engine, "before_cursor_execute", note)
     assert len(asked) == 5
+
+
+@pytest.fixture
+def teams(database: AirflowDatabase, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every Dag belongs to one team; triggers belong to none."""
+    monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "True")
+    with database.sessions.begin() as session:
+        session.add(Team(name="team"))
+        session.flush()
+        session.execute(dag_bundle_team_association_table.insert().values(dag_bundle_name=BUNDLE, team_name="team"))
+    yield
+    with database.sessions.begin() as session:
+        session.execute(delete(dag_bundle_team_association_table))
+        session.execute(delete(Team))
+
+
+@pytest.mark.usefixtures("teams")
+def test_a_team_that_wants_no_events_from_outside(database: AirflowDatabase) -> None:
+    database.parse("d", [watched("a")])
+    database.parse("e", [watched("a")])
+    with database.sessions.begin() as session:
+        mine = update(DagScheduleAssetReference).where(DagScheduleAssetReference.dag_id == "d")
+        session.execute(mine.values(allow_global_producers=False))
+    strand(database, "e", "a")
+    assert {dag for dag, _ in database.queued()} == set()
+    settle(database)
+    assert database.runs("d") == []
+    assert len(database.taken("e")) == 5
+
+
+@pytest.mark.usefixtures("teams")
+def test_with_teams_a_persons_event_queues_nobody(database: AirflowDatabase) -> None:
+    """Whom it may reach depends on the person."""
+    database.parse("d", [watched("a")])
+    database.burst("a", 1)
+    database.schedule()
+    with database.sessions.begin() as session:
+        session.add(AssetEvent(asset_id=database.asset_id("a"), extra={"from_rest_api": True}))
+    assert database.sweep() == 0

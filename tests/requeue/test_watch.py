@@ -89,6 +89,21 @@ def test_it_ends_where_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     requeue_for_ever()
 
 
+def test_it_ends_where_a_table_is_another_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[int] = []
+
+    def turn(*args: Any) -> int:
+        calls.append(1)
+        raise AttributeError("AssetEvent has no timestamp")
+
+    monkeypatch.setattr(requeue_watch, "sweep", turn)
+    requeue_for_ever()
+    assert len(calls) == 1
+    assert "AssetEvent has no timestamp" in caplog.text
+
+
 def test_it_ends_on_an_airflow_that_it_does_not_know(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
