@@ -55,6 +55,7 @@ class Triggerer:
     :param confirm_seconds: how often confirmations reach the manager.
     :param ack_timeout: Airflow's.
     :param queue_size: Airflow's, per watcher.
+    :param restart_seconds: how soon a watcher that failed is started again; Airflow takes 2.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Triggerer:
         confirm_seconds: float = 0.02,
         ack_timeout: float = 300.0,
         queue_size: int = 1024,
+        restart_seconds: float = 0.2,
     ) -> None:
         self.manager = SharedStreamManager(max_subscriber_queue=queue_size, ack_timeout=ack_timeout)
         self.watchers: list[Watcher] = []
@@ -73,6 +75,7 @@ class Triggerer:
         self.on_event: Callable[[Watcher, TriggerEvent], None] = lambda watcher, event: None
         self._store_seconds = store_seconds
         self._confirm_seconds = confirm_seconds
+        self._restart_seconds = restart_seconds
         self._outbound: deque[tuple[Watcher, TriggerEvent, int | None]] = deque()
         self._supervisor = asyncio.create_task(self._store(), name="test-supervisor")
         self._numbers = 0
@@ -109,7 +112,7 @@ class Triggerer:
                 if not restart:
                     return
             watcher.restarts += 1
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(self._restart_seconds)
 
     async def _run_trigger(self, watcher: Watcher) -> None:
         key = watcher.trigger.shared_stream_key()

@@ -185,6 +185,8 @@ def _prove(credentials: Any) -> None:
 
     if not isinstance(credentials, AnonymousCredentials) and not credentials.valid:
         credentials.refresh(Request())
+        # On Google's own machines this asks their metadata server, and the client would do it inside the event loop.
+        _ = credentials.universe_domain
 
 
 def _scopes(fields: Fields) -> Sequence[str]:

@@ -138,9 +138,7 @@ class Intake:
         """Receive until this worker is one too many; a receive that came back full is reason for one more."""
         limits = self._consumer.limits
         while True:
-            await self._wait_for_permission()
-            permits = await self._budget.acquire(limits.receive_batch)
-            count = await self._receive(permits)
+            count = await self._receive(await self._permits())
             if self._patience.failures:
                 log.info("%s of %s is received from again", self._consumer.stream, self._consumer.source)
                 self._patience.reset()
@@ -155,6 +153,17 @@ class Intake:
                 # At once, so that two that think so don't both go.
                 self._workers.remove(asyncio.current_task())  # type: ignore[arg-type]
                 return
+
+    async def _permits(self) -> int:
+        """Wait until a receive may be made; return the permits for it."""
+        while True:
+            await self._wait_for_permission()
+            permits = await self._budget.acquire(self._consumer.limits.receive_batch)
+            complete = self._cohort is None or self._cohort.complete
+            if complete and not (self.paused or self._claim.disputed or self._crowded()):
+                return permits
+            # What held us up last lasted, and something else has changed meanwhile.
+            self._budget.give_back(permits)
 
     async def _receive(self, permits: int) -> int:
         """Receive once under ``permits``; return how many came."""
@@ -196,7 +205,6 @@ class Intake:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
         self._workers.clear()
-        self._receiving = 0
 
     async def _close_quietly(self) -> None:
         try:

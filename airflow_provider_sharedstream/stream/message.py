@@ -59,6 +59,6 @@ class Message:
 
 def utc_text(moment: datetime) -> str:
     """Return ``moment`` as ISO 8601 in UTC; a moment without a zone is taken as UTC."""
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    return moment.astimezone(timezone.utc).isoformat(timespec="milliseconds")
+    if moment.tzinfo is not timezone.utc:
+        moment = moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment.astimezone(timezone.utc)
+    return moment.isoformat(timespec="milliseconds")

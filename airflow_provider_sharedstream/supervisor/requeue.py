@@ -134,6 +134,10 @@ class Requeue:
         runs = tables.last_runs(session, {event.pair.dag_id for event in untaken})
         late = [event for event in untaken if event.pair.dag_id in runs and event.timestamp <= runs[event.pair.dag_id]]
         if late:
+            # A run may have been made, and have taken them, between the two questions.
+            still = set(tables.find_untaken(session, asset_ids, self._late_from))
+            late = [event for event in late if event in still]
+        if late:
             rows = tables.queued_at(session, {event.pair.dag_id for event in late})
             deleted = {pair: deleted_until(session, pair, self._late_from) for pair in {event.pair for event in late}}
             for event in late:

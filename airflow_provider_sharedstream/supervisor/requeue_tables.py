@@ -225,16 +225,14 @@ def _multi_team() -> bool:
 def lock(session: Session, dag_id: str) -> bool:
     """Lock a Dag until the transaction ends, as a scheduler does that makes its runs.
 
+    SQLite locks no rows; there, :func:`queue` looks again by itself.
+
     :return: False where it is paused or gone, or somebody else has locked it.
     """
     from airflow.models.dag import DagModel
-    from airflow.utils.sqlalchemy import get_dialect_name, with_row_locks
-    from sqlalchemy import select, update
+    from airflow.utils.sqlalchemy import with_row_locks
+    from sqlalchemy import select
 
-    if get_dialect_name(session) == "sqlite":
-        # It has one writer at a time, which is whoever has written last.
-        same = update(DagModel).where(DagModel.dag_id == dag_id).values(dag_id=DagModel.dag_id)
-        session.execute(same.execution_options(synchronize_session=False))
     query = select(DagModel.dag_id).where(
         DagModel.dag_id == dag_id, DagModel.is_paused.is_(False), DagModel.is_stale.is_(False)
     )
@@ -283,13 +281,27 @@ def queue(session: Session, pair: Pair, created_at: datetime) -> bool:
     passed over by the run.
     """
     from airflow.models.asset import AssetDagRunQueue
-    from sqlalchemy import insert
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.sqlalchemy import get_dialect_name
+    from sqlalchemy import insert, literal, select
+    from sqlalchemy.dialects.sqlite import insert as insert_or_ignore
     from sqlalchemy.exc import IntegrityError
 
-    values = {"asset_id": pair.asset_id, "target_dag_id": pair.dag_id, "created_at": created_at}
+    columns = AssetDagRunQueue.__table__.c
+    values = {columns.asset_id: pair.asset_id, columns.target_dag_id: pair.dag_id, columns.created_at: created_at}
+    if get_dialect_name(session) == "sqlite":
+        # One statement, so that the triggerer never waits for this one's reading: it ends when it has waited too long.
+        taken = select(DagRun.id).where(
+            DagRun.dag_id == pair.dag_id, DagRun.run_type == ASSET_TRIGGERED, DagRun.run_after >= created_at
+        )
+        row = select(*(literal(value, column.type) for column, value in values.items())).where(~taken.exists())
+        done = session.execute(
+            insert_or_ignore(AssetDagRunQueue).from_select(list(values), row).on_conflict_do_nothing()
+        )
+        return bool(getattr(done, "rowcount", 0))
     try:
         with session.begin_nested():
-            session.execute(insert(AssetDagRunQueue).values(values))
+            session.execute(insert(AssetDagRunQueue).values({column.name: value for column, value in values.items()}))
     except IntegrityError:
         return False
     return True

@@ -310,6 +310,31 @@ async def test_trouble_that_comes_while_messages_flow_loses_none() -> None:
         assert not queue.dead_letters
 
 
+@pytest.mark.parametrize("settings", [{"batch_size": 1}, {"max_in_flight": 40}])
+@in_virtual_time
+async def test_trouble_that_comes_while_the_intake_waits_for_something_else(settings: dict[str, Any]) -> None:
+    """For room among what waits, or for permits: it looks again before it takes."""
+    name, queue = new_queue(settings)
+    publish(queue, 300)
+    async with triggerer() as running:
+        running.storing.clear()
+        fine = running.start(QueueTrigger(name))
+        await asyncio.sleep(10)
+
+        def taken() -> int:
+            return sum(1 for stored in queue.messages.values() if stored.count) + 300 - len(queue.messages)
+
+        first = taken()
+        assert 0 < first < 150
+        troubled = running.start(QueueTrigger(name, apply_function="no_such_package.function"))
+        running.storing.set()
+        await asyncio.sleep(600)
+        assert taken() == first
+        await running.cancel(troubled)
+        gc.collect()
+        await until(lambda: set(numbers(fine)) == set(range(300)))
+
+
 @in_virtual_time
 async def test_two_streams_on_one_source(caplog: pytest.LogCaptureFixture) -> None:
     name, queue = new_queue({"join_grace_seconds": 0.0})

@@ -36,6 +36,8 @@ class Relay(grpc.GenericRpcHandler):
         self.calls: Counter[str] = Counter()
         """By method: "Acknowledge"."""
         self.open_streams = 0
+        self.authorizations: set[str] = set()
+        """Who called, as clients say it."""
         self._channel = grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
         self._threads = ThreadPoolExecutor(THREADS, "pubsub-relay")
         self._server = grpc.server(self._threads, options=[("grpc.so_reuseport", 0), *CHANNEL_OPTIONS])
@@ -62,6 +64,7 @@ class Relay(grpc.GenericRpcHandler):
             return len(self._owed[subscription])
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        self.authorizations.update(str(value) for name, value in details.invocation_metadata if name == "authorization")
         if details.method.endswith("/StreamingPull"):
             return grpc.stream_stream_rpc_method_handler(self._stream(details.method))
         return grpc.unary_unary_rpc_method_handler(self._unary(details.method))

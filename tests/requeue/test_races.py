@@ -84,6 +84,7 @@ def test_everybody_at_once(database: AirflowDatabase, schedule: str) -> None:
         requeue = Requeue()
 
         def sweep(requeue: Requeue = requeue) -> None:
+            requeue._late_at = 0.0  # it looks for late events each time
             with database.sessions() as session:
                 requeue.sweep(session, assets)
 
@@ -128,6 +129,25 @@ def test_a_scheduler_that_makes_runs_meanwhile(database: AirflowDatabase) -> Non
         assert database.sweep() == 0
     assert database.queued() == set()
     assert Counter(database.taken("d")).most_common(1)[0][1] == 1
+
+
+def test_a_run_that_is_made_between_two_questions(database: AirflowDatabase) -> None:
+    """What it takes isn't late."""
+    database.parse("d", [watched("a")])
+    database.event("a")
+    seen = requeue_tables.find_untaken
+
+    def then_a_run(session: Any, *args: Any) -> Any:
+        found = seen(session, *args)
+        session.commit()
+        database.schedule()
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(requeue_tables, "find_untaken", then_a_run)
+        assert database.sweep() == 0
+    database.schedule()
+    assert len(database.taken("d")) == 1
 
 
 def test_a_dag_that_a_scheduler_has_locked(database: AirflowDatabase) -> None:

@@ -11,7 +11,7 @@ import time
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, AssetWatcher, task
 
-from airflow_provider_sharedstream.triggers.directory import DirectorySharedStreamTrigger
+from airflow_provider_sharedstream.triggers.directory import DirectoryFileDeleteTrigger
 
 
 @task
@@ -20,7 +20,7 @@ def work(seconds: float) -> None:
 
 
 for case in json.loads(os.environ["BURST_CASES"]):
-    trigger = DirectorySharedStreamTrigger(
+    trigger = DirectoryFileDeleteTrigger(
         case["directory"], pattern="*", poke_interval=1, settle_seconds=0, batch_size=1, batch_window_seconds=0
     )
     asset = Asset(case["dag_id"], watchers=[AssetWatcher(name=case["dag_id"], trigger=trigger)])
