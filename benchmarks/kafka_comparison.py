@@ -96,7 +96,7 @@ class Rejecting:
             trigger.arguments["apply_function"] = "tests.kafka.filters.reject_marked"
             return trigger
 
-        class Strict(Official):
+        class Strict(Official):  # type: ignore[misc]
             async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
                 async for value in shared_stream:
                     if value is None or json.loads(value).get("reject"):
@@ -116,7 +116,7 @@ class Slow:
             trigger.arguments["apply_function"] = "tests.kafka.filters.slowly"
             return trigger
 
-        class Slowly(Official):
+        class Slowly(Official):  # type: ignore[misc]
             async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
                 async for value in shared_stream:
                     await asyncio.sleep(0.05)

@@ -11,7 +11,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from airflow_provider_sharedstream.brokers.directory import IGNORED, DirectorySharedStreamProducer
+from airflow_provider_sharedstream.brokers.directory.adapter import IGNORED, DirectorySharedStreamProducer
 from airflow_provider_sharedstream.messages.payload import visible_text
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.triggers.arguments import (
@@ -52,7 +52,7 @@ class DirectoryFileDeleteTrigger(BrokerEventTrigger):
         ``<name>.reason.json``. Default: none, and rejected files come again with a growing delay.
     :param recursive: whether directories inside are looked through too. Default: False.
     :param ignore: shell patterns of names that are passed over, of files and directories. Default: names of files that
-        are being written, :data:`~airflow_provider_sharedstream.brokers.directory.IGNORED`.
+        are being written, :data:`~airflow_provider_sharedstream.brokers.directory.adapter.IGNORED`.
     :param content_up_to_bytes: carry the content of files up to this size in the message. At most 1 MiB, since every
         task of the Dag run is sent it. Default: 0, none.
     :param common: see :class:`~airflow_provider_sharedstream.triggers.arguments.CommonArguments`. ``on_unmatched`` is

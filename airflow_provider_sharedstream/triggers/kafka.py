@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from typing_extensions import Unpack
 
-from airflow_provider_sharedstream.brokers.kafka import KafkaSharedStreamProducer
-from airflow_provider_sharedstream.brokers.kafka_topics import Topics
+from airflow_provider_sharedstream.brokers.kafka.adapter import KafkaSharedStreamProducer
+from airflow_provider_sharedstream.brokers.kafka.topics import Topics
 from airflow_provider_sharedstream.triggers.arguments import REQUIRED, TEXT, TEXT_OR_NONE, Argument, CommonArguments
 from airflow_provider_sharedstream.triggers.base import BrokerEventTrigger
 

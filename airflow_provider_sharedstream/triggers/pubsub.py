@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from airflow_provider_sharedstream.brokers.pubsub import PubSubSharedStreamProducer
+from airflow_provider_sharedstream.brokers.pubsub.adapter import PubSubSharedStreamProducer
 from airflow_provider_sharedstream.triggers.arguments import REQUIRED, TEXT_OR_NONE, Argument, CommonArguments, Schema
 from airflow_provider_sharedstream.triggers.base import BrokerEventTrigger
 

@@ -9,10 +9,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from typing_extensions import Unpack
 
-from airflow_provider_sharedstream.brokers.rest import MEBIBYTE, RestSharedStreamProducer
-from airflow_provider_sharedstream.brokers.rest_answers import Reader
-from airflow_provider_sharedstream.brokers.rest_asks import IN_DATA, paging
-from airflow_provider_sharedstream.brokers.rest_watcher import RestWatcher
+from airflow_provider_sharedstream.brokers.rest.adapter import MEBIBYTE, RestSharedStreamProducer
+from airflow_provider_sharedstream.brokers.rest.answers import Reader
+from airflow_provider_sharedstream.brokers.rest.asks import IN_DATA, paging
+from airflow_provider_sharedstream.brokers.rest.watcher import RestWatcher
 from airflow_provider_sharedstream.connections.http import DEFAULT_CONN_ID
 from airflow_provider_sharedstream.messages.callables import resolve
 from airflow_provider_sharedstream.stream.delivery import Delivery

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from typing_extensions import Unpack
 
-from airflow_provider_sharedstream.brokers.service_bus import ServiceBusSharedStreamProducer
+from airflow_provider_sharedstream.brokers.service_bus.adapter import ServiceBusSharedStreamProducer
 from airflow_provider_sharedstream.triggers.arguments import FLAG, TEXT, TEXT_OR_NONE, Argument, CommonArguments
 from airflow_provider_sharedstream.triggers.base import BrokerEventTrigger
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from airflow_provider_sharedstream.brokers.sqs import SqsSharedStreamProducer
+from airflow_provider_sharedstream.brokers.sqs.adapter import SqsSharedStreamProducer
 from airflow_provider_sharedstream.triggers.arguments import REQUIRED, TEXT, TEXT_OR_NONE, Argument, CommonArguments
 from airflow_provider_sharedstream.triggers.base import BrokerEventTrigger
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.triggers.base import BaseEventTrigger
 
-from airflow_provider_sharedstream.brokers.sqs import SqsSharedStreamProducer
+from airflow_provider_sharedstream.brokers.sqs.adapter import SqsSharedStreamProducer
 from airflow_provider_sharedstream.supervisor.identity import identify
 from airflow_provider_sharedstream.triggers.arguments import Argument
 from airflow_provider_sharedstream.triggers.base import BrokerEventTrigger

@@ -516,7 +516,8 @@ class _Census:
     def __init__(self) -> None:
         gc.collect()
         self.tasks = len(asyncio.all_tasks())
-        self.threads = threading.active_count()
+        # The loop's own pool grows with the work, up to a bound.
+        self.threads = sum(not thread.name.startswith("asyncio_") for thread in threading.enumerate())
         self.sockets = len(psutil.Process().net_connections())
 
 

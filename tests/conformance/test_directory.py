@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_sharedstream.brokers.directory import DirectoryConsumer
-from airflow_provider_sharedstream.brokers.directory_files import REASON
+from airflow_provider_sharedstream.brokers.directory.adapter import DirectoryConsumer
+from airflow_provider_sharedstream.brokers.directory.files import REASON
 from airflow_provider_sharedstream.stream.dead_letter import Note
 from tests.conformance.harness import DeadLetter
 from tests.conformance.suite import Conformance

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_sharedstream.brokers.directory import DirectoryConsumer, DirectorySharedStreamProducer
+from airflow_provider_sharedstream.brokers.directory.adapter import DirectoryConsumer, DirectorySharedStreamProducer
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.triggers.directory import DirectoryFileDeleteTrigger
 

@@ -1,8 +1,8 @@
-"""A triggerer with one watcher in a process of its own, to be killed, or to run as somebody else.
+"""A triggerer with one watcher in a process of its own, to be killed, or to run with fewer rights.
 
 It takes one argument, a JSON object: `trigger`, the arguments of the trigger; `stored`, the file that stands for the
-database, one event a line, durable before it is confirmed; `confirm`, whether events are ever confirmed; `user`, the
-number of the user to become. It ends when its input does.
+database, one event a line, durable before it is confirmed; `confirm`, whether events are ever confirmed. It ends
+when its input does.
 """
 
 from __future__ import annotations
@@ -39,9 +39,4 @@ async def main(given: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     arguments = json.loads(sys.argv[1])
-    if arguments.get("user") is not None:
-        # After the imports: the interpreter may lie where that user may not read.
-        os.setgroups([])
-        os.setresgid(*[arguments["user"]] * 3)
-        os.setresuid(*[arguments["user"]] * 3)
     asyncio.run(main(arguments))

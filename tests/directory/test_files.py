@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_sharedstream.brokers import directory_files as files
-from airflow_provider_sharedstream.brokers.directory_files import LONGEST_NAME, OURS, REASON, File
+from airflow_provider_sharedstream.brokers.directory import files
+from airflow_provider_sharedstream.brokers.directory.files import LONGEST_NAME, OURS, REASON, File
 
 
 @pytest.fixture

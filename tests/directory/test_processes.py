@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ import pytest
 from tests.airflow_loop import LONG_SECONDS, repeated
 from tests.directory.conftest import QUICK, Inbox
 
-NOBODY = 65_534
+UNPRIVILEGED = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+"""Before a command: permissions hold for it, though it runs as root."""
 
 
 def wait(condition: Callable[[], Any], what: str, seconds: float = LONG_SECONDS) -> None:
@@ -31,24 +32,22 @@ class Process:
     """A triggerer of its own.
 
     :param root: where it notes what it has stored and said.
+    :param before: what stands before the command.
     :param given: see `tests/directory/process.py`.
     """
 
-    def __init__(self, root: Path, trigger: dict[str, Any], **given: Any) -> None:
+    def __init__(self, root: Path, trigger: dict[str, Any], *, before: Sequence[str] = (), **given: Any) -> None:
         self.stored = root / "stored.jsonl"
         self.said = root / "said.log"
         home = root / "airflow"
         for folder in (root, home):
             folder.mkdir(exist_ok=True)
         self.stored.touch()
-        if given.get("user") is not None:
-            for path in (root, home, self.stored):
-                os.chown(path, given["user"], given["user"])
         arguments = {"trigger": {**QUICK, **trigger}, "stored": str(self.stored), **given}
         environment = {**os.environ, "AIRFLOW_HOME": str(home), "PYTHONUNBUFFERED": "1"}
         with self.said.open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.directory.process", json.dumps(arguments)],
+                [*before, sys.executable, "-m", "tests.directory.process", json.dumps(arguments)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -149,13 +148,8 @@ def test_two_processes_on_one_directory_lose_nothing(inbox: Inbox, start: Callab
 
 
 @pytest.fixture
-def outsider(tmp_path: Path) -> int | None:
-    """The number of a user who may do less than we do, or None where we are nobody special ourselves."""
-    if os.geteuid() != 0:
-        return None
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
-    return NOBODY
+def unprivileged() -> Sequence[str]:
+    return UNPRIVILEGED if os.geteuid() == 0 else ()
 
 
 @pytest.mark.parametrize(
@@ -168,7 +162,7 @@ def outsider(tmp_path: Path) -> int | None:
     ],
 )
 def test_a_directory_that_may_not_be_used(
-    inbox: Inbox, start: Callable[..., Process], outsider: int | None, argument: str, mode: int, words: str
+    inbox: Inbox, start: Callable[..., Process], unprivileged: Sequence[str], argument: str, mode: int, words: str
 ) -> None:
     inbox.put("a.csv")
     places = {
@@ -179,7 +173,7 @@ def test_a_directory_that_may_not_be_used(
     for name, place in places.items():
         place.chmod(mode if name == argument else 0o777)
     trigger = watching(inbox, **{name: str(place) for name, place in places.items()})
-    process = start("one", trigger, user=outsider)
+    process = start("one", trigger, before=unprivileged)
     wait(lambda: process.lines("can't be used"), "a clear line")
     time.sleep(3)
     # One line, with a long time before the next.
@@ -194,12 +188,12 @@ def test_a_directory_that_may_not_be_used(
 
 
 def test_a_file_that_may_not_be_read_holds_up_no_other(
-    inbox: Inbox, start: Callable[..., Process], outsider: int | None
+    inbox: Inbox, start: Callable[..., Process], unprivileged: Sequence[str]
 ) -> None:
     inbox.put("closed.json", '{"name": 1}').chmod(0o000)
     inbox.put("open.json", '{"name": 2}')
     inbox.path.chmod(0o777)
-    process = start("one", watching(inbox, content_up_to_bytes=100), user=outsider)
+    process = start("one", watching(inbox, content_up_to_bytes=100), before=unprivileged)
     wait(lambda: inbox.names == ["closed.json"], "the other file")
     time.sleep(1)
     assert process.stop() == 0
@@ -209,10 +203,10 @@ def test_a_file_that_may_not_be_read_holds_up_no_other(
 
 @pytest.mark.slow
 def test_permission_lost_while_running_and_given_back(
-    inbox: Inbox, start: Callable[..., Process], outsider: int | None
+    inbox: Inbox, start: Callable[..., Process], unprivileged: Sequence[str]
 ) -> None:
     inbox.path.chmod(0o777)
-    process = start("one", watching(inbox), user=outsider)
+    process = start("one", watching(inbox), before=unprivileged)
     inbox.put("a.csv")
     wait(lambda: inbox.names == [], "the first file")
     # What is with the watchers by now can't be deleted.

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_sharedstream.brokers.directory import IGNORED
-from airflow_provider_sharedstream.brokers.directory_fates import NEWCOMERS_SECONDS, Fates
-from airflow_provider_sharedstream.brokers.directory_files import File
-from airflow_provider_sharedstream.brokers.directory_scan import Scanner
+from airflow_provider_sharedstream.brokers.directory.adapter import IGNORED
+from airflow_provider_sharedstream.brokers.directory.fates import NEWCOMERS_SECONDS, Fates
+from airflow_provider_sharedstream.brokers.directory.files import File
+from airflow_provider_sharedstream.brokers.directory.scan import Scanner
 
 
 def scanner(directory: Path, **changes: Any) -> Scanner:

@@ -12,7 +12,7 @@ from airflow.serialization.decoders import smart_decode_trigger_kwargs
 from airflow.serialization.encoders import encode_trigger
 from airflow.triggers.base import BaseEventTrigger
 
-from airflow_provider_sharedstream.brokers.directory_files import File
+from airflow_provider_sharedstream.brokers.directory.files import File
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.errors import InvalidArgument
 from airflow_provider_sharedstream.triggers.directory import DirectoryFileDeleteTrigger

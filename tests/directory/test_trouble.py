@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_sharedstream.brokers import directory as adapter
-from airflow_provider_sharedstream.brokers import directory_places as places
-from airflow_provider_sharedstream.brokers.directory import DirectoryConsumer
-from airflow_provider_sharedstream.brokers.directory_places import Place, PlaceChanged
-from airflow_provider_sharedstream.brokers.directory_thread import OneThread, StillRunning, in_thread
+from airflow_provider_sharedstream.brokers.directory import adapter, places
+from airflow_provider_sharedstream.brokers.directory.adapter import DirectoryConsumer
+from airflow_provider_sharedstream.brokers.directory.places import Place, PlaceChanged
+from airflow_provider_sharedstream.brokers.directory.thread import OneThread, StillRunning, in_thread
 from airflow_provider_sharedstream.stream.disposition import Disposition
 from airflow_provider_sharedstream.stream.errors import SourceUnavailable
 from tests.airflow_loop import LONG_SECONDS, triggerer, until

@@ -12,7 +12,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import ConsumerRecord
 
-from airflow_provider_sharedstream.brokers.kafka import KafkaConsumer
+from airflow_provider_sharedstream.brokers.kafka.adapter import KafkaConsumer
 from airflow_provider_sharedstream.triggers.kafka import KafkaSharedStreamTrigger
 from services.kafka import KafkaServer
 

@@ -137,8 +137,8 @@ async def test_a_second_member_comes_and_goes_while_the_coordinator_moves(cluste
 async def test_all_brokers_go_for_longer_than_a_session(
     cluster: Kafka, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr("airflow_provider_sharedstream.brokers.kafka_pulse.EVERY_SECONDS", 1.0)
-    monkeypatch.setattr("airflow_provider_sharedstream.brokers.kafka_pulse.SILENCE_SECONDS", 5.0)
+    monkeypatch.setattr("airflow_provider_sharedstream.brokers.kafka.pulse.EVERY_SECONDS", 1.0)
+    monkeypatch.setattr("airflow_provider_sharedstream.brokers.kafka.pulse.SILENCE_SECONDS", 5.0)
     topic = await cluster.topic(3)
     async with triggerer(confirm_seconds=0.2) as running:
         watcher = running.start(topic.trigger(batch_size=20))

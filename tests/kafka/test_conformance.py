@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from airflow_provider_sharedstream.brokers.kafka import KafkaConsumer
+from airflow_provider_sharedstream.brokers.kafka.adapter import KafkaConsumer
 from tests.conformance.harness import DeadLetter
 from tests.conformance.suite import Conformance
 from tests.kafka.conftest import Kafka, Topic

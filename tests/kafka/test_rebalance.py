@@ -12,9 +12,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import CommitFailedError
 
-from airflow_provider_sharedstream.brokers.kafka import KafkaConsumer
-from airflow_provider_sharedstream.brokers.kafka_errors import Rebalancing
-from airflow_provider_sharedstream.brokers.kafka_membership import Phase
+from airflow_provider_sharedstream.brokers.kafka.adapter import KafkaConsumer
+from airflow_provider_sharedstream.brokers.kafka.errors import Rebalancing
+from airflow_provider_sharedstream.brokers.kafka.membership import Phase
 from airflow_provider_sharedstream.stream.disposition import Disposition
 from airflow_provider_sharedstream.stream.errors import LeaseLost
 from tests.airflow_loop import repeated, triggerer, until
@@ -255,8 +255,8 @@ async def test_a_static_member_is_unique_and_leaves(kafka: Kafka) -> None:
 
 
 async def test_a_group_that_never_settles_is_said(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_sharedstream.brokers.kafka_pulse.SILENCE_SECONDS", 0.0)
-    monkeypatch.setattr("airflow_provider_sharedstream.brokers.kafka_pulse.EVERY_SECONDS", 0.2)
+    monkeypatch.setattr("airflow_provider_sharedstream.brokers.kafka.pulse.SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_provider_sharedstream.brokers.kafka.pulse.EVERY_SECONDS", 0.2)
     connect(kafka.server, "kafka_quick", {"session.timeout.ms": "1500", "max.poll.interval.ms": "1500"})
     topic = await kafka.topic(1)
     consumer = topic.consumer(kafka_config_id="kafka_quick")

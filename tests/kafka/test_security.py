@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_sharedstream.brokers.kafka import KafkaConsumer
+from airflow_provider_sharedstream.brokers.kafka.adapter import KafkaConsumer
 from airflow_provider_sharedstream.connections.kafka_tokens import google_token, token_provider
 from airflow_provider_sharedstream.stream.disposition import Disposition
 from airflow_provider_sharedstream.stream.errors import SourceUnavailable

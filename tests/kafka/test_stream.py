@@ -254,7 +254,7 @@ async def test_the_lag_of_each_partition_is_reported(kafka: Kafka, monkeypatch: 
         if name == metrics.LAG.name:
             found[tags["lane"]] = value
 
-    monkeypatch.setattr("airflow_provider_sharedstream.brokers.kafka_pulse.EVERY_SECONDS", 0.2)
+    monkeypatch.setattr("airflow_provider_sharedstream.brokers.kafka.pulse.EVERY_SECONDS", 0.2)
     monkeypatch.setattr(metrics.stats, "gauge", gauge)
     await topic.send_json([{"n": n} for n in range(100)], partition=1)
     async with triggerer() as running:

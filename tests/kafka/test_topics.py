@@ -11,7 +11,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import NewPartitions
 
-from airflow_provider_sharedstream.brokers.kafka_topics import Topics
+from airflow_provider_sharedstream.brokers.kafka.topics import Topics
 from airflow_provider_sharedstream.stream.errors import InvalidArgument, SourceUnavailable
 from airflow_provider_sharedstream.triggers.kafka import KafkaSharedStreamTrigger
 from tests.airflow_loop import triggerer, until
@@ -158,8 +158,8 @@ async def test_a_missing_topic_is_waited_for_if_that_is_wanted(
 
 
 async def test_a_topic_that_is_deleted_is_said(kafka: Kafka, soon: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_sharedstream.brokers.kafka_pulse.EVERY_SECONDS", 0.2)
-    monkeypatch.setattr("airflow_provider_sharedstream.brokers.kafka_pulse.SILENCE_SECONDS", 2.0)
+    monkeypatch.setattr("airflow_provider_sharedstream.brokers.kafka.pulse.EVERY_SECONDS", 0.2)
+    monkeypatch.setattr("airflow_provider_sharedstream.brokers.kafka.pulse.SILENCE_SECONDS", 2.0)
     topic = await kafka.topic(1)
     await topic.send_json([{"n": 0}])
     consumer = topic.consumer(kafka_config_id=soon)

@@ -11,7 +11,7 @@ import json
 import sys
 from typing import Any
 
-from airflow_provider_sharedstream.brokers.pubsub import PubSubConsumer
+from airflow_provider_sharedstream.brokers.pubsub.adapter import PubSubConsumer
 from airflow_provider_sharedstream.stream.disposition import Disposition
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from airflow_provider_sharedstream.brokers.pubsub import PubSubConsumer
+from airflow_provider_sharedstream.brokers.pubsub.adapter import PubSubConsumer
 from services.pubsub_subscription import PubSubSubscription
 from tests.conformance.harness import DeadLetter
 from tests.conformance.suite import Conformance

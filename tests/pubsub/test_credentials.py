@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from google.auth.credentials import AnonymousCredentials
 
-from airflow_provider_sharedstream.brokers.pubsub_errors import is_transient
+from airflow_provider_sharedstream.brokers.pubsub.errors import is_transient
 from airflow_provider_sharedstream.connections.google import google_access, refusal_of
 from airflow_provider_sharedstream.stream.errors import SourceUnavailable
 from tests.pubsub.tokens import TokenServer

@@ -12,8 +12,8 @@ import grpc
 import pytest
 from google.pubsub_v1.types import PushConfig, Subscription
 
-from airflow_provider_sharedstream.brokers import pubsub_stream
-from airflow_provider_sharedstream.brokers.pubsub import PubSubConsumer
+from airflow_provider_sharedstream.brokers.pubsub import stream as pubsub_stream
+from airflow_provider_sharedstream.brokers.pubsub.adapter import PubSubConsumer
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.disposition import Disposition
 from airflow_provider_sharedstream.stream.errors import LeaseLost, SourceUnavailable

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_sharedstream.brokers.rest_answers import Reader, changed, later
-from airflow_provider_sharedstream.brokers.rest_asks import AnswerUnusable, Ask, Asked, paging
+from airflow_provider_sharedstream.brokers.rest.answers import Reader, changed, later
+from airflow_provider_sharedstream.brokers.rest.asks import AnswerUnusable, Ask, Asked, paging
 from airflow_provider_sharedstream.stream.errors import InvalidArgument
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_sharedstream.brokers import rest
-from airflow_provider_sharedstream.brokers.rest import RestConsumer
-from airflow_provider_sharedstream.brokers.rest_answers import Reader
-from airflow_provider_sharedstream.brokers.rest_positions import Positions
+from airflow_provider_sharedstream.brokers.rest import adapter as rest
+from airflow_provider_sharedstream.brokers.rest.adapter import RestConsumer
+from airflow_provider_sharedstream.brokers.rest.answers import Reader
+from airflow_provider_sharedstream.brokers.rest.positions import Positions
 from airflow_provider_sharedstream.stream.errors import SourceUnavailable
 from services.rest import RestServer
 from services.rest_list import RestList

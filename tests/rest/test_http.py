@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_sharedstream.brokers.rest import RestConsumer
-from airflow_provider_sharedstream.brokers.rest_http import retry_after_seconds
+from airflow_provider_sharedstream.brokers.rest.adapter import RestConsumer
+from airflow_provider_sharedstream.brokers.rest.http import retry_after_seconds
 from airflow_provider_sharedstream.stream.errors import SourceUnavailable
 from services.kafka_certificates import Certificates
 from services.rest import Request, Response, RestServer

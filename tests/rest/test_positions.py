@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_sharedstream.brokers.rest_answers import Item
-from airflow_provider_sharedstream.brokers.rest_attendance import Attendance
-from airflow_provider_sharedstream.brokers.rest_offers import Checkpoint, Offers
-from airflow_provider_sharedstream.brokers.rest_positions import SEGMENT, Positions, PositionUnreadable
-from airflow_provider_sharedstream.brokers.rest_store import StateStoreTrouble
-from airflow_provider_sharedstream.brokers.rest_tracks import Tracks
-from airflow_provider_sharedstream.brokers.rest_watcher import RestWatcher
+from airflow_provider_sharedstream.brokers.rest.answers import Item
+from airflow_provider_sharedstream.brokers.rest.attendance import Attendance
+from airflow_provider_sharedstream.brokers.rest.offers import Checkpoint, Offers
+from airflow_provider_sharedstream.brokers.rest.positions import SEGMENT, Positions, PositionUnreadable
+from airflow_provider_sharedstream.brokers.rest.store import StateStoreTrouble
+from airflow_provider_sharedstream.brokers.rest.tracks import Tracks
+from airflow_provider_sharedstream.brokers.rest.watcher import RestWatcher
 
 
 class Store:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from airflow_provider_sharedstream.brokers.service_bus import ServiceBusConsumer
+from airflow_provider_sharedstream.brokers.service_bus.adapter import ServiceBusConsumer
 from tests.conformance.harness import DeadLetter
 from tests.conformance.suite import Conformance
 from tests.service_bus.conftest import ServiceBus, body_of

@@ -13,7 +13,7 @@ from azure.identity.aio import ClientSecretCredential, DefaultAzureCredential
 from azure.servicebus import TransportType
 from azure.servicebus.aio import ServiceBusClient
 
-from airflow_provider_sharedstream.brokers.service_bus import ServiceBusConsumer
+from airflow_provider_sharedstream.brokers.service_bus.adapter import ServiceBusConsumer
 from airflow_provider_sharedstream.connections import azure
 from airflow_provider_sharedstream.connections.azure import service_bus_access
 from airflow_provider_sharedstream.stream.disposition import Disposition
@@ -179,7 +179,7 @@ async def test_a_directory_s_token(
         client = ServiceBusClient(f"127.0.0.1:{orders.port}", credential, use_tls=False, retry_total=0)  # type: ignore[arg-type]
         return azure.ServiceBusAccess(client, credential, client.fully_qualified_namespace)
 
-    monkeypatch.setattr("airflow_provider_sharedstream.brokers.service_bus.service_bus_access", access)
+    monkeypatch.setattr("airflow_provider_sharedstream.brokers.service_bus.adapter.service_bus_access", access)
     await receives(service_bus.queue(), "any", service_bus)
     assert credential.closed
     credential.token = "unknown"

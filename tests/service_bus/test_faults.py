@@ -14,10 +14,10 @@ import psutil
 import pytest
 from azure.servicebus.exceptions import ServiceBusError
 
-from airflow_provider_sharedstream.brokers import service_bus as broker
-from airflow_provider_sharedstream.brokers import service_bus_link
-from airflow_provider_sharedstream.brokers.service_bus import ServiceBusConsumer
-from airflow_provider_sharedstream.brokers.service_bus_link import Link
+from airflow_provider_sharedstream.brokers.service_bus import adapter as broker
+from airflow_provider_sharedstream.brokers.service_bus import link as service_bus_link
+from airflow_provider_sharedstream.brokers.service_bus.adapter import ServiceBusConsumer
+from airflow_provider_sharedstream.brokers.service_bus.link import Link
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.disposition import Disposition
 from airflow_provider_sharedstream.stream.errors import LeaseLost

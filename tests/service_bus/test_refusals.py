@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_sharedstream.brokers import service_bus_delivery
-from airflow_provider_sharedstream.brokers.service_bus import ServiceBusConsumer
+from airflow_provider_sharedstream.brokers.service_bus import delivery as service_bus_delivery
+from airflow_provider_sharedstream.brokers.service_bus.adapter import ServiceBusConsumer
 from airflow_provider_sharedstream.stream.errors import InvalidArgument, SourceUnavailable
 from airflow_provider_sharedstream.triggers.service_bus import ServiceBusSharedStreamTrigger
 from tests.airflow_loop import triggerer, until

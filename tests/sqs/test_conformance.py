@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from airflow_provider_sharedstream.brokers.sqs import SqsConsumer
+from airflow_provider_sharedstream.brokers.sqs.adapter import SqsConsumer
 from services.sqs_queue import SqsQueue
 from tests.conformance.harness import DeadLetter
 from tests.conformance.suite import Conformance

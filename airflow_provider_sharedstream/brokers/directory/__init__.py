@@ -1,0 +1,1 @@
+"""A directory of files. ``adapter`` is what the common machine drives; the rest is its parts."""

@@ -1,0 +1,1 @@
+"""Apache Kafka. ``adapter`` is what the common machine drives; the rest is its parts."""

@@ -1,0 +1,1 @@
+"""A REST endpoint. ``adapter`` is what the common machine drives; the rest is its parts."""

@@ -1,0 +1,1 @@
+"""Azure Service Bus. ``adapter`` is what the common machine drives; the rest is its parts."""
