@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Protocol
 
 import pytest
@@ -16,11 +16,11 @@ from services.proxy import TcpProxy
 from services.pubsub import PubSubServer
 from services.pubsub_subscription import PubSubSubscription
 from tests.emulators.pubsub import PubSubEmulator
+from tests.pubsub.consumers import CONN_ID, Consumers
 from tests.pubsub.observed import ObservedTrigger
 from tests.pubsub.relay import Relay
 
 NUMBERS = itertools.count()
-CONN_ID = "google_tests"
 
 
 class PubSub(Protocol):
@@ -47,6 +47,11 @@ class PubSub(Protocol):
 
     def restart(self) -> None:
         """With its messages kept."""
+
+    def go_away(self) -> None:
+        """Until it comes back, with its messages kept."""
+
+    def come_back(self) -> None: ...
 
 
 class Googles:
@@ -76,8 +81,14 @@ class Googles:
         return self.relay.calls
 
     def restart(self) -> None:
+        self.go_away()
+        self.come_back()
+
+    def go_away(self) -> None:
         """This emulator forgets everything when it ends; to whoever is connected a cut looks the same."""
         self.proxy.cut()
+
+    def come_back(self) -> None:
         self.proxy.heal()
 
 
@@ -106,7 +117,13 @@ class Own:
         return self.emulator.calls
 
     def restart(self) -> None:
+        self.go_away()
+        self.come_back()
+
+    def go_away(self) -> None:
         self.emulator.stop()
+
+    def come_back(self) -> None:
         self.emulator.start()
 
 
@@ -157,6 +174,15 @@ def pubsub(request: pytest.FixtureRequest) -> PubSub:
     """One after the other."""
     server: PubSub = request.getfixturevalue(request.param)
     return server
+
+
+@pytest.fixture
+async def consumers() -> AsyncIterator[Consumers]:
+    """Makes adapters that are closed at the end."""
+    made = Consumers()
+    yield made
+    for one in made.made:
+        await one.close()
 
 
 def use(server: PubSub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,18 +1,22 @@
-"""Whole Airflow processes with a Pub/Sub server: stored before acknowledged, through a kill -9, and dead letters."""
+"""Whole Airflow processes with a Pub/Sub server: stored before acknowledged, through a kill -9, and dead letters; and
+the example Dags.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_provider_sharedstream.example_dags import example_pubsub
 from services.airflow import Airflow
 from services.proxy import TcpProxy
 from services.pubsub import PubSubServer
 from services.pubsub_subscription import PubSubSubscription
-from tests.pubsub.conftest import Googles
+from tests.pubsub.conftest import Googles, made
 from tests.pubsub.relay import Relay
 
 
@@ -35,17 +39,35 @@ def test_stored_before_acknowledged(tmp_path: Path) -> None:
     ):
         pubsub = Googles(server, relay, proxy)
         orders = pubsub.subscription()
+        examples, refused = (
+            made(f"127.0.0.1:{relay.port}", server.project, name, dead_letters=False)
+            for name in (example_pubsub.SUBSCRIPTION, example_pubsub.REFUSED)
+        )
         with Airflow(
             tmp_path / "airflow",
-            Path(__file__).parent / "dags_pubsub",
+            dag_folder(tmp_path / "dags"),
             connections={"google_cloud_default": server.connection()},
             env={"TEST_SUBSCRIPTION": orders.name, "PUBSUB_EMULATOR_HOST": f"127.0.0.1:{proxy.port}"},
         ) as airflow:
             whole = _Whole(airflow, pubsub, orders)
             whole.everybody_gets_its_own()
+            whole.examples_run(examples)
             whole.kill_between_storing_and_acknowledging()
             whole.dead_letters_start_their_dag()
-        orders.close()
+        for subscription in (orders, examples, refused):
+            subscription.close()
+
+
+def dag_folder(folder: Path) -> Path:
+    """The Dags of this test beside the example."""
+    folder.mkdir()
+    for file in (Path(__file__).parent / "dags_pubsub" / "whole_pubsub.py", Path(example_pubsub.__file__)):
+        (folder / file.name).symlink_to(file)
+    return folder
+
+
+def sorted_bodies(by_asset: dict[str, list[Any]]) -> dict[str, list[str]]:
+    return {asset: sorted(map(json.dumps, bodies)) for asset, bodies in by_asset.items()}
 
 
 class _Whole:
@@ -69,6 +91,25 @@ class _Whole:
         expected = {"whole_all": sent, "whole_even": even, "whole_odd": sent - even}
         assert {asset: set(bodies) for asset, bodies in bodies_by_asset(self.airflow).items()} == expected
         self.airflow.wait_for("a successful run of each Dag", lambda: self.successful() >= set(expected))
+
+    def examples_run(self, examples: PubSubSubscription) -> None:
+        order, large, nonsense = ({"region": "eu", "total": total} for total in (12.5, 5000, "twelve"))
+        refund = {"region": "us", "total": 3}
+        for body, kind in ((order, "order"), (large, "order"), (nonsense, "order"), (refund, "refund")):
+            examples.send([json.dumps(body)], attributes={"kind": kind})
+        expected = {
+            "example_pubsub_orders": [{**order, "cents": 1250}, {**large, "cents": 500000}],
+            "example_pubsub_refunds": [refund],
+            "example_pubsub_large_in_europe": [large],
+            "example_pubsub_refused": [nonsense],
+        }
+        self.airflow.wait_for("a successful run of each example", lambda: self.successful() >= set(expected))
+        self.airflow.wait_for("all events of the examples", lambda: self.example_bodies() == sorted_bodies(expected))
+        self.airflow.wait_for("nothing left of them", lambda: self.pubsub.owed(examples) == 0)
+
+    def example_bodies(self) -> dict[str, list[str]]:
+        found = bodies_by_asset(self.airflow)
+        return {asset: sorted(bodies) for asset, bodies in found.items() if asset.startswith("example_")}
 
     def kill_between_storing_and_acknowledging(self) -> None:
         airflow, proxy = self.airflow, self.pubsub.proxy

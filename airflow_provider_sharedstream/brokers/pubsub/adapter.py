@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import importlib
 import logging
-import math
 import time
 from collections.abc import Collection, Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_sharedstream.brokers.pubsub.client import MOST_ACK_IDS, PubSubClient, emulator_address
 from airflow_provider_sharedstream.brokers.pubsub.dead_letter import copies_of, in_requests
+from airflow_provider_sharedstream.brokers.pubsub.delivery import delivery_of
 from airflow_provider_sharedstream.brokers.pubsub.errors import (
     PLUGIN_FAILED,
     STREAMING_REFUSED,
@@ -22,13 +20,15 @@ from airflow_provider_sharedstream.brokers.pubsub.errors import (
     code_of,
     is_transient,
 )
+from airflow_provider_sharedstream.brokers.pubsub.held import Held, ack_ids
 from airflow_provider_sharedstream.brokers.pubsub.lookup import (
     Subscription,
     check_dead_letter_topic,
     full_name,
     look_at_subscription,
 )
-from airflow_provider_sharedstream.brokers.pubsub.stream import Held, PullStream
+from airflow_provider_sharedstream.brokers.pubsub.releases import Releases
+from airflow_provider_sharedstream.brokers.pubsub.stream import PullStream
 from airflow_provider_sharedstream.connections.google import google_access, refusal_of
 from airflow_provider_sharedstream.stream.consumer import BrokerLimits, Capabilities, Failures, LaneOwner
 from airflow_provider_sharedstream.stream.delivery import Delivery
@@ -38,18 +38,10 @@ from airflow_provider_sharedstream.stream.producer import BrokerStreamProducer
 
 log = logging.getLogger(__name__)
 
-LONGEST_DEADLINE_SECONDS = 600
-"""Of an ack deadline (ModifyAckDeadlineRequest.ack_deadline_seconds)."""
 WAIT_SECONDS = 5.0
-"""How long a receive waits when there is nothing."""
-PULL_SECONDS = 10.0
-"""How long one waits that isn't on a stream."""
+"""How long a receive waits when there is nothing; half the shortest deadline that a subscription may have."""
 FRESH = 0.25
 """Of a lease's life, up to which it is handed over as it is; an older one is renewed first."""
-ORDERED_DELAY = 0.4
-"""Of a lease: the longest delay of a message that has an order. When it returns the service repeats what lies behind
-it; a lease of those that ran out before would count as a failure of theirs, and in the end dead-letter them.
-"""
 
 
 class PubSubConsumer:
@@ -86,8 +78,7 @@ class PubSubConsumer:
         self._credentials: Any = None
         self._client: PubSubClient | None = None
         self._stream: PullStream | None = None
-        self._delayed: list[float] = []
-        """A heap of when releases with a delay end. Until then the service counts them as outstanding."""
+        self._releases = Releases(ack_deadline_seconds)
 
     @property
     def identity(self) -> str:
@@ -133,7 +124,7 @@ class PubSubConsumer:
                 found.policy_topic,
                 found.policy_attempts,
             )
-        self._delayed.clear()
+        self._releases.forget()
         self._stream = PullStream(
             client,
             self._path,
@@ -167,8 +158,7 @@ class PubSubConsumer:
         unsure = [held for held in taken if exactly_once or now - held.since > FRESH * self._lease_seconds]
         if unsure:
             try:
-                ack_ids = [held.received.ack_id for held in unsure]
-                failures = await client.set_deadline(self._path, ack_ids, self._lease_seconds)
+                failures = await client.set_deadline(self._path, ack_ids(unsure), self._lease_seconds)
             except BaseException:
                 stream.put_back(taken)
                 raise
@@ -182,47 +172,22 @@ class PubSubConsumer:
 
     async def _pull(self, most: int) -> list[Delivery]:
         asked_at = time.monotonic()
-        pulled = await self._connected().pull(self._path, most, PULL_SECONDS)
+        pulled = await self._connected().pull(self._path, most, WAIT_SECONDS)
         # Whatever it is that was waited for: a lease can't have begun before.
         lease_seconds = max(1.0, self._found.ack_deadline_seconds - (time.monotonic() - asked_at))
         return [self._delivery(Held(received, asked_at), self._found.ordered, lease_seconds) for received in pulled]
 
     def _delivery(self, held: Held, ordered: bool, lease_seconds: float) -> Delivery:
-        received = held.received
-        message, attempt = received.message, received.delivery_attempt
-        key = message.ordering_key or None
-        stamp = message.publish_time
-        published_at = datetime.fromtimestamp(stamp.seconds + stamp.nanos // 1000 / 1e6, timezone.utc)
-        attributes = {"subscription": self.stream, "message_id": message.message_id}
-        if key is not None:
-            attributes["ordering_key"] = key
-        if attempt:
-            attributes["delivery_attempt"] = attempt
-            if not self.capabilities.delivery_count:
-                # A policy that we couldn't look at, or that is new.
-                self.capabilities = _capabilities(by_policy=True)
-        return Delivery(
-            id=message.message_id,
-            body=message.data,
-            handle=received.ack_id,
-            headers=dict(message.attributes) if message.attributes else {},
-            key=key,
-            published_at=published_at,
-            delivery_count=attempt,
-            attributes=attributes,
-            lane=key if ordered else None,
-            # What Python holds for a message beside its bytes.
-            size=held.size + 1024,
-            lease_seconds=lease_seconds,
-        )
+        delivery = delivery_of(held.received, self.stream, size=held.size, ordered=ordered, lease_seconds=lease_seconds)
+        if delivery.delivery_count and not self.capabilities.delivery_count:
+            # A policy that we couldn't look at, or that is new.
+            self.capabilities = _capabilities(by_policy=True)
+        return delivery
 
     def _make_room(self, stream: PullStream) -> None:
         """See to it that what waits for the end of its delay doesn't use up what the service lets us have."""
-        now = time.monotonic()
-        while self._delayed and self._delayed[0] <= now:
-            heapq.heappop(self._delayed)
-        if 2 * len(self._delayed) > self._max_in_flight:
-            self._delayed.clear()
+        if 2 * self._releases.waiting > self._max_in_flight:
+            self._releases.forget()
             stream.reopen()
 
     async def settle(self, disposition: Disposition, deliveries: Sequence[Delivery]) -> Failures:
@@ -231,38 +196,12 @@ class PubSubConsumer:
             if disposition is Disposition.ACCEPT:
                 return _by_delivery(deliveries, await client.acknowledge(self._path, _ack_ids(deliveries)))
             if disposition is Disposition.RELEASE:
-                return await self._release(client, deliveries)
+                failures = await self._releases.release(client, self._path, deliveries)
+                clearer = {error: await self._clear(error) for error in set(failures.values())}
+                return {delivery: clearer[error] for delivery, error in failures.items()}
         except Exception as error:
             raise await self._clear(error) from error
         raise NotImplementedError(f"Pub/Sub has no {disposition.value}")
-
-    async def _release(self, client: PubSubClient, deliveries: Sequence[Delivery]) -> Failures:
-        by_delay: dict[int, list[Delivery]] = {}
-        for delivery in deliveries:
-            delay = self._delay_of(delivery)
-            # A lane is held for as long as it really takes.
-            delivery.release_delay_seconds = float(delay)
-            by_delay.setdefault(delay, []).append(delivery)
-        calls = [client.set_deadline(self._path, _ack_ids(group), delay) for delay, group in by_delay.items()]
-        results = await asyncio.gather(*calls, return_exceptions=True)
-        failures: dict[Delivery, BaseException] = {}
-        now = time.monotonic()
-        for (delay, group), result in zip(by_delay.items(), results, strict=True):
-            if isinstance(result, BaseException):
-                error = result if isinstance(result, Exception) else NotConnected("the connection was closed")
-                failures.update(dict.fromkeys(group, await self._clear(error)))
-                continue
-            failures.update(_by_delivery(group, result))
-            if delay:
-                for _ in group:
-                    heapq.heappush(self._delayed, now + delay)
-        # What isn't ours any more is released already.
-        return {delivery: error for delivery, error in failures.items() if not isinstance(error, LeaseLost)}
-
-    def _delay_of(self, delivery: Delivery) -> int:
-        """Return whole seconds."""
-        most = LONGEST_DEADLINE_SECONDS if delivery.lane is None else ORDERED_DELAY * self._lease_seconds
-        return math.ceil(min(delivery.release_delay_seconds, most))
 
     async def store_dead_letters(self, deliveries: Sequence[Delivery]) -> Failures:
         failures: dict[Delivery, BaseException] = {}
@@ -318,7 +257,7 @@ class PubSubConsumer:
             raise NotConnected("not connected to Pub/Sub")
         return self._client
 
-    async def _clear(self, error: Exception, where: str | None = None) -> Exception:
+    async def _clear(self, error: BaseException, where: str | None = None) -> BaseException:
         """Return ``error``, or one that says what to change where somebody has to change something."""
         if PLUGIN_FAILED in str(error):
             refusal = await refusal_of(self._credentials)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from airflow_provider_sharedstream.stream.errors import LeaseLost, SourceUnavailable
@@ -26,6 +27,9 @@ STREAMING_REFUSED = frozenset({"FAILED_PRECONDITION", "UNIMPLEMENTED"})
 
 PLUGIN_FAILED = "Getting metadata from plugin failed"
 """gRPC's words for credentials that gave no token, under the status UNAVAILABLE."""
+
+ACK_ID = re.compile(r"\back(nowledgement)?[ _]ids?\b", re.IGNORECASE)
+"""What a refused request was about, in the words of the service and of its emulators."""
 
 EXACTLY_ONCE = "EXACTLY_ONCE_ACKID_FAILURE"
 PERMANENT = "PERMANENT_FAILURE"
@@ -66,7 +70,7 @@ def failed_ack_ids(error: BaseException, ack_ids: list[str]) -> dict[str, BaseEx
         if getattr(error, "reason", None) == EXACTLY_ONCE:
             reasons: Mapping[str, str] = getattr(error, "metadata", None) or {}
             return {ack_id: _failure(reasons[ack_id]) for ack_id in ack_ids if ack_id in reasons}
-        if "ack id" in str(error).lower():
+        if ACK_ID.search(str(error)):
             # Ids of a subscription that was deleted meanwhile, or made anew. Nothing was carried out; which of them
             # are meant isn't said.
             return dict.fromkeys(ack_ids, LeaseLost(str(error)))
@@ -77,7 +81,7 @@ def _failure(reason: str) -> BaseException:
     return LeaseLost(reason) if reason.startswith(PERMANENT) else AckIdFailed(reason)
 
 
-def clear(error: Exception, where: str, identity: str) -> Exception:
+def clear(error: BaseException, where: str, identity: str) -> BaseException:
     """Return ``error``, or one that says what to change where somebody has to change something.
 
     :param where: the argument that names what was asked for, and its value.

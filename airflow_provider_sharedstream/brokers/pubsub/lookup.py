@@ -49,7 +49,7 @@ def full_name(kind: str, name: str, project: str | None, hint: str) -> str:
 
 
 async def look_at_subscription(client: PubSubClient, path: str, where: str) -> Subscription:
-    """Return the settings, or the defaults where they may not be looked at.
+    """Return the settings, or the careful ones where they may not be looked at.
 
     :param where: the argument that names it, and its value.
     :raises SourceUnavailable: nobody can pull from it.
@@ -61,7 +61,7 @@ async def look_at_subscription(client: PubSubClient, path: str, where: str) -> S
             raise
         # Whoever may consume need not be allowed to look. What is wrong besides, receiving will show.
         log.info("The settings of %s can't be looked at: %s", path, error)
-        return Subscription()
+        return Subscription(ordered=True)
     for setting in NOT_PULLED:
         value: Any = settings
         for name in setting:

@@ -11,12 +11,12 @@ import asyncio
 import logging
 import time
 import uuid
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from airflow_provider_sharedstream.brokers.pubsub.client import CALL_SECONDS, PubSubClient
 from airflow_provider_sharedstream.brokers.pubsub.errors import NotConnected, code_of
+from airflow_provider_sharedstream.brokers.pubsub.held import RENEW_AT, Held, HeldMessages
 from airflow_provider_sharedstream.stream.waiting import wait_until_set
 
 log = logging.getLogger(__name__)
@@ -28,32 +28,13 @@ LIVED_SECONDS = 10.0
 again without further ado. One that ends sooner is a failure.
 """
 QUIET_SECONDS = 600.0
-"""A stream on which nothing came for so long is opened anew, lest it be one that was forgotten."""
+"""A stream on which nothing came for so long is opened anew, lest it be one that was forgotten; before that the service
+is asked something, lest it be the network that is silent.
+"""
 DRAIN_SECONDS = 2.0
 """How long a stream that was closed from here may take to end. One that is cut off instead leaves messages behind."""
 WAITED_SECONDS = 0.001
 """From which on a read had to wait for the network."""
-HELD_PER_PERMIT = 4
-"""Reading stops when so many times ``max_in_flight`` messages are held: where flow control is ignored (Google's
-emulator), all of a backlog comes at once.
-"""
-RENEW_AT = 0.25
-"""Of its life, from which on the lease of what is held is renewed."""
-
-
-class Held:
-    """A message that came.
-
-    :param received: ReceivedMessage, as raw protobuf.
-    :param since: monotonic time before which its lease can't have begun.
-    """
-
-    __slots__ = ("received", "since", "size")
-
-    def __init__(self, received: Any, since: float) -> None:
-        self.received = received
-        self.since = since
-        self.size: int = received.ByteSize()
 
 
 class Properties(NamedTuple):
@@ -83,9 +64,10 @@ class PullStream:
         self._max_bytes = max_bytes
         # The service moves what it knows of a stream to the next one with the same id.
         self._client_id = str(uuid.uuid4())
-        self._held: deque[Held] = deque()
-        self._held_bytes = 0
-        self._properties = Properties()
+        self._held = HeldMessages(
+            client, path, lease_seconds=lease_seconds, max_messages=max_messages, max_bytes=max_bytes
+        )
+        self._properties: Properties | None = None
         self._error: BaseException | None = None
         self._closing = False
         self._reopening = False
@@ -107,7 +89,7 @@ class PullStream:
     @property
     def properties(self) -> Properties:
         """What the latest response says of the subscription."""
-        return self._properties
+        return self._properties or Properties()
 
     async def take(self, most: int, wait_seconds: float) -> list[Held]:
         """Return up to ``most`` messages, in order; none after ``wait_seconds``. Being cancelled loses nothing.
@@ -119,28 +101,30 @@ class PullStream:
         self._asked.set()
         try:
             while True:
-                now = time.monotonic()
                 self._news.clear()
-                if taken := self._take(most, now):
+                taken = self._held.take(most)
+                if not self._held.is_full:
+                    self._room.set()
+                if taken:
                     return taken
                 if self._error is not None:
                     raise self._error
                 if self._closing:
                     raise NotConnected("the stream was closed")
-                if now >= deadline:
+                if (left := deadline - time.monotonic()) <= 0:
                     return []
-                await wait_until_set(self._news, deadline - now)
+                await wait_until_set(self._news, left)
         finally:
             self._asking -= 1
             self._asked_at = time.monotonic()
 
     def put_back(self, taken: Sequence[Held]) -> None:
         """Hold again what was taken and not used."""
-        self._held.extendleft(reversed(taken))
-        self._held_bytes += sum(held.size for held in taken)
+        self._held.put_back(taken)
 
     def reopen(self) -> None:
         """Let the service count anew how much we have."""
+        self._client_id = str(uuid.uuid4())
         self._reopening = True
         self._turn.set()
 
@@ -157,23 +141,7 @@ class PullStream:
         finally:
             keeper.cancel()
         await asyncio.wait((keeper,), timeout=DRAIN_SECONDS)
-        await self._give_back()
-
-    def _take(self, most: int, now: float) -> list[Held]:
-        taken: list[Held] = []
-        while self._held and len(taken) < most:
-            held = self._held.popleft()
-            self._held_bytes -= held.size
-            # One whose lease is over comes again by itself.
-            if now - held.since < self._lease_seconds:
-                taken.append(held)
-        if not self._is_full:
-            self._room.set()
-        return taken
-
-    @property
-    def _is_full(self) -> bool:
-        return len(self._held) >= HELD_PER_PERMIT * self._max_messages or self._held_bytes >= self._max_bytes
+        await self._held.give_back()
 
     async def _keep(self) -> None:
         """Look after the stream until it is closed or ends with an error."""
@@ -210,7 +178,7 @@ class PullStream:
             reader.cancel()
         await asyncio.wait((reader,), timeout=DRAIN_SECONDS)
         if not self._is_asked_for:
-            await self._give_back()
+            await self._held.give_back()
 
     def _read_ended(self, reader: asyncio.Task[None]) -> None:
         self._turn.set()
@@ -253,7 +221,7 @@ class PullStream:
         # What lies in gRPC's buffers ages. Only a read that had to wait proves that nothing lay there before.
         since = time.monotonic()
         while True:
-            while self._is_full and not self._draining:
+            while self._held.is_full and not self._draining:
                 self._room.clear()
                 await self._room.wait()
             asked_at = time.monotonic()
@@ -264,14 +232,21 @@ class PullStream:
             if self._heard_at - asked_at > WAITED_SECONDS:
                 since = self._heard_at
             raw = response._pb
-            properties = raw.subscription_properties
-            self._properties = Properties(properties.exactly_once_delivery_enabled, properties.message_ordering_enabled)
+            self._note(raw.subscription_properties)
             for received in raw.received_messages:
-                held = Held(received, since)
-                self._held.append(held)
-                self._held_bytes += held.size
+                self._held.add(Held(received, since))
             if raw.received_messages:
                 self._news.set()
+
+    def _note(self, said: Any) -> None:
+        now = Properties(said.exactly_once_delivery_enabled, said.message_ordering_enabled)
+        before, self._properties = self._properties, now
+        if before is not None and now != before:
+            log.info(
+                "%s has been changed: exactly-once delivery is %s, message ordering is %s",
+                self._path,
+                *("on" if switch else "off" for switch in now),
+            )
 
     async def _watch(self, call: Any, reader: asyncio.Task[None]) -> None:
         """Keep the stream and the leases of what is held alive, until the stream ends or shall end."""
@@ -287,23 +262,17 @@ class PullStream:
                 beat_at = now
                 await self._write(call, types.StreamingPullRequest())
             if now - self._heard_at >= QUIET_SECONDS:
+                await self._probe()
                 return
-            await self._renew()
+            await self._held.renew()
 
-    async def _renew(self) -> None:
-        """Renew the leases of what is held."""
-        now = time.monotonic()
-        due = [held for held in self._held if now - held.since >= RENEW_AT * self._lease_seconds]
-        if not due:
-            return
+    async def _probe(self) -> None:
+        """Raise unless the service answers."""
         try:
-            lost = await self._client.set_deadline(self._path, [h.received.ack_id for h in due], self._lease_seconds)
+            await self._client.look_at_subscription(self._path)
         except Exception as error:
-            # It is tried again; at the worst the leases run out, and then what is held isn't handed out.
-            log.debug("Leases of %d held messages could not be renewed: %s", len(due), error)
-            return
-        for held in due:
-            held.since = float("-inf") if held.received.ack_id in lost else now
+            if code_of(error) != "PERMISSION_DENIED":
+                raise
 
     async def _end(self, call: Any, reader: asyncio.Task[None]) -> None:
         """Let a stream end in order; raise what it ended with, unless that is nothing to speak of."""
@@ -321,16 +290,3 @@ class PullStream:
         except Exception as error:
             log.debug("Half-closing the stream of %s: %s", self._path, error)
         await asyncio.wait((reader,), timeout=DRAIN_SECONDS)
-
-    async def _give_back(self) -> None:
-        """Give back what is held."""
-        held, self._held, self._held_bytes = self._held, deque(), 0
-        if held:
-            try:
-                await asyncio.wait_for(
-                    self._client.set_deadline(self._path, [one.received.ack_id for one in held], 0), DRAIN_SECONDS
-                )
-            except Exception as error:
-                log.debug(
-                    "%d messages could not be given back, and come when their leases run out: %s", len(held), error
-                )

@@ -1,4 +1,4 @@
-"""Triggerers that are killed."""
+"""Triggerers in processes of their own: killed, and two at once."""
 
 from __future__ import annotations
 
@@ -87,3 +87,21 @@ def test_a_kill_loses_nothing(pubsub: PubSub, tmp_path: Path, confirm: bool) -> 
     assert set(found) == set(range(500))
     repeats = found - at_the_kill
     assert repeats.total() <= left, "something came again that had been acknowledged"
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_subscription(pubsub: PubSub, tmp_path: Path) -> None:
+    orders = pubsub.subscription(ordered=True)
+    files = [tmp_path / "one.jsonl", tmp_path / "other.jsonl"]
+    streams = pubsub.open_streams
+    with Triggerer(files[0], pubsub, orders), Triggerer(files[1], pubsub, orders):
+        wait(lambda: pubsub.open_streams == streams + 2, "two streams")
+        for start in range(0, 400, 20):
+            orders.send([json.dumps({"n": n}) for n in range(start, start + 20)], ordering_key=f"key-{start // 20}")
+        wait(lambda: pubsub.owed(orders) == 0, "an empty subscription")
+        found = [numbers(stored) for stored in files]
+    assert sorted(found[0] + found[1]) == list(range(400)), "lost, or seen by both"
+    for key in range(20):
+        for seen in found:
+            of_key = [n for n in seen if n // 20 == key]
+            assert of_key == sorted(of_key)
