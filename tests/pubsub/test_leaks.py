@@ -18,7 +18,7 @@ async def test_nothing_is_left_of_a_hundred_streams(pubsub: PubSub, monkeypatch:
     counts = []
     for number in range(100):
         async with triggerer() as running:
-            watcher = running.start(trigger(pubsub, orders))
+            watcher = running.start(trigger(pubsub, orders, batch_window_seconds=0))
             await send(orders, texts(1, number))
             await until(lambda watcher=watcher: watcher.ids, "a message")
         if number in (9, 99):
