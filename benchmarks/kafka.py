@@ -84,7 +84,7 @@ class MeasuredTrigger(KafkaSharedStreamTrigger):
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Any:
         producer = super().create_shared_stream_producer(kwargs)
         assert isinstance(producer, BrokerStreamProducer)
-        arrived, seal = producer.intake._arrived, producer.settlement._sealed
+        arrived, seal = producer.intake._arrived, producer.holdings.settlement._sealed
 
         def noted_arrived(deliveries: Any) -> None:
             cls.meter.begin()
@@ -92,9 +92,9 @@ class MeasuredTrigger(KafkaSharedStreamTrigger):
 
         def noted_seal(sealed: Any) -> None:
             seal(sealed)
-            cls.meter.settled(producer.sealed[Disposition.ACCEPT])
+            cls.meter.settled(producer.holdings.sealed[Disposition.ACCEPT])
 
-        producer.intake._arrived, producer.settlement._sealed = noted_arrived, noted_seal
+        producer.intake._arrived, producer.holdings.settlement._sealed = noted_arrived, noted_seal
         return producer
 
 

@@ -80,10 +80,10 @@ async def machine(project: str, subscription: PubSubSubscription, count: int) ->
         await until(lambda: MeasuredTrigger.producers, "the stream")
         producer = MeasuredTrigger.producers[0]
         # In flight, or settled already: at most of the moments looked at, few are in flight.
-        await until(lambda: len(producer.budget) or producer.sealed[Disposition.ACCEPT], "the first message")
+        await until(lambda: len(producer.holdings.budget) or producer.holdings.sealed[Disposition.ACCEPT], "the first message")
         started = time.perf_counter()
-        before = producer.sealed[Disposition.ACCEPT]
-        await until(lambda: producer.sealed[Disposition.ACCEPT] >= count, "all to be settled", 300)
+        before = producer.holdings.sealed[Disposition.ACCEPT]
+        await until(lambda: producer.holdings.sealed[Disposition.ACCEPT] >= count, "all to be settled", 300)
         seconds = time.perf_counter() - started
         assert len(set(watcher.ids)) == len(watcher.ids) == count, "lost or repeated"
     return (count - before) / seconds

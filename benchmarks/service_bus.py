@@ -73,8 +73,8 @@ async def machine(queue: str, count: int) -> float:
         await until(lambda: watcher.events, "the first event")
         started = time.perf_counter()
         producer = MeasuredTrigger.producers[0]
-        before = producer.sealed[Disposition.ACCEPT]
-        await until(lambda: producer.sealed[Disposition.ACCEPT] >= count, "all to be settled", 300)
+        before = producer.holdings.sealed[Disposition.ACCEPT]
+        await until(lambda: producer.holdings.sealed[Disposition.ACCEPT] >= count, "all to be settled", 300)
         seconds = time.perf_counter() - started
         assert len(set(watcher.ids)) == len(watcher.ids) == count, "lost or repeated"
         return (count - before) / seconds

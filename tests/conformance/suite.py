@@ -299,7 +299,7 @@ class Conformance:
             await source.publish(numbered(2))
             await until(lambda: watcher.trigger.arguments["name"] in PRODUCERS)
             producer = producer_of(watcher)
-            await until(lambda: producer.sealed[Disposition.RELEASE] >= 4, "each released twice")
+            await until(lambda: producer.holdings.sealed[Disposition.RELEASE] >= 4, "each released twice")
             assert not watcher.events
         assert await source.pending() == 2
 
@@ -392,10 +392,10 @@ class Conformance:
             watcher = watch(running, source, settings={"max_in_flight": 20, "batch_size": 5})
             await until(lambda: watcher.trigger.arguments["name"] in PRODUCERS)
             producer = producer_of(watcher)
-            await until(lambda: len(producer.budget) >= 15, "a budget in use")
+            await until(lambda: len(producer.holdings.budget) >= 15, "a budget in use")
             highest = 0
             for _ in range(20):
-                highest = max(highest, len(producer.budget))
+                highest = max(highest, len(producer.holdings.budget))
                 await asyncio.sleep(0.05)
             assert highest <= 20
             assert not watcher.events
@@ -424,7 +424,7 @@ class Conformance:
             await until(emptied(source), "an empty source")
             running.storing.clear()
             await source.publish(numbered(30, 30))
-            await until(lambda: len(producer_of(watcher).budget) > 0, "something in flight")
+            await until(lambda: len(producer_of(watcher).holdings.budget) > 0, "something in flight")
             await running.cancel(watcher)
             running.storing.set()
             consumer = source.consumer()

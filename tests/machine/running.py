@@ -126,17 +126,17 @@ def assert_at_rest(producer: BrokerStreamProducer, *, abandoned: bool = False) -
 
     `abandoned`: batches were with watchers that left, so that Airflow never told what became of them.
     """
-    budget = producer.budget
+    budget = producer.holdings.budget
     assert len(budget) == 0, f"{len(budget)} open"
     assert budget.bytes == 0
     assert budget._permits == producer.settings.max_in_flight, "permits were lost or made"
-    assert not producer._decided
-    assert not producer.settlement._queue
-    assert not producer.settlement._backoffs
-    assert not producer.settlement._refused
-    assert not producer.settlement._calls
-    assert not producer.leases._renew_at
-    assert not producer.assembler._piles
+    assert not producer.holdings.decided
+    assert not producer.holdings.settlement._queue
+    assert not producer.holdings.settlement._backoffs
+    assert not producer.holdings.settlement._refused
+    assert not producer.holdings.settlement._calls
+    assert not producer.holdings.leases._renew_at
+    assert not producer.holdings.assembler._piles
     assert abandoned or producer.window.offered == 0
     if not producer.consumer.capabilities.stragglers:
-        assert len(producer.lanes) == 0
+        assert len(producer.holdings.lanes) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -50,19 +51,19 @@ async def test_a_mistake_in_judging_releases_the_batch_and_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with stream(6) as (producer, consumer, batches):
-        judge = producer._policy.judge
+        judge = producer.judge.policy.judge
 
         class Mistaken:
-            release = staticmethod(producer._policy.release)
+            release = staticmethod(producer.judge.policy.release)
 
             def judge(self, batch: Batch, outcome: Any) -> Any:
                 if batch is batches[1]:
                     raise ZeroDivisionError
                 return judge(batch, outcome)
 
-        producer._policy = Mistaken()  # type: ignore[assignment]
+        producer.judge.policy = Mistaken()  # type: ignore[assignment]
         await producer.advance([accepted(batch) for batch in batches])
-        await until(lambda: len(producer.budget) == 0)
+        await until(lambda: len(producer.holdings.budget) == 0)
         assert consumer.told(Disposition.RELEASE) == list(batches[1].deliveries)
         assert consumer.told(Disposition.ACCEPT) == [*batches[0].deliveries, *batches[2].deliveries]
         assert caplog.records[-1].exc_info
@@ -83,27 +84,31 @@ async def test_a_mistake_in_a_lane_holds_it(rewinds: bool) -> None:
 
         producer.window.conclude = mistaken  # type: ignore[method-assign]
         await producer.advance([accepted(batch) for batch in batches])
-        await until(lambda: len(producer.budget) == 0)
+        await until(lambda: len(producer.holdings.budget) == 0)
         assert consumer.told(Disposition.ACCEPT) == list(batches[0].deliveries)
         held = list(batches[1].deliveries)
         assert consumer.told(Disposition.RELEASE) == (held[:1] if rewinds else [*held, *batches[2].deliveries])
 
 
-@pytest.mark.parametrize("part", ["_policy", "window", "lanes", "settlement", "intake", "budget"])
+@pytest.mark.parametrize(
+    "where", ["judge.policy", "judge", "window", "holdings.lanes", "holdings.settlement", "holdings.budget", "intake"]
+)
 @in_virtual_time
-async def test_a_part_that_is_broken_altogether_raises_nothing(part: str) -> None:
+async def test_a_part_that_is_broken_altogether_raises_nothing(where: str) -> None:
     class Broken:
         def __getattr__(self, name: str) -> Any:
-            raise RuntimeError(f"{part} is broken")
+            raise RuntimeError(f"{where} is broken")
 
         def __len__(self) -> int:
-            raise RuntimeError(f"{part} is broken")
+            raise RuntimeError(f"{where} is broken")
 
     async with stream(4, "a", Capabilities(ordered_lanes=True)) as (producer, _, batches):
-        whole = getattr(producer, part)
-        setattr(producer, part, Broken())
+        *path, part = where.split(".")
+        owner = attrgetter(*path)(producer) if path else producer
+        whole = getattr(owner, part)
+        setattr(owner, part, Broken())
         await producer.advance([accepted(batch) for batch in batches])
-        setattr(producer, part, whole)
+        setattr(owner, part, whole)
         # Airflow won't ask again; what was left is given back at the end.
         for batch in batches:
             producer.window.conclude(batch, seconds=0.0)
@@ -117,8 +122,8 @@ async def test_nonsense_raises_nothing() -> None:
         await producer.advance([AdvanceItem(Batch([delivery()]), ACKED)])
         await producer.advance([])
         await producer.advance([accepted(batches[0])])
-        await until(lambda: len(producer.budget) == 0)
-        assert producer.sealed[Disposition.ACCEPT] == 2
+        await until(lambda: len(producer.holdings.budget) == 0)
+        assert producer.holdings.sealed[Disposition.ACCEPT] == 2
 
 
 @in_virtual_time
@@ -126,7 +131,7 @@ async def test_a_batch_that_is_advanced_twice_is_settled_once() -> None:
     async with stream(4) as (producer, consumer, batches):
         items = [accepted(batch) for batch in batches]
         await producer.advance([*items, *items])
-        await until(lambda: len(producer.budget) == 0)
+        await until(lambda: len(producer.holdings.budget) == 0)
         await producer.advance(items)
         await asyncio.sleep(10)
         told = [one for _, some in consumer.settles for one in some]
@@ -140,7 +145,7 @@ async def test_what_became_void_while_it_was_with_the_watchers_is_not_settled() 
         await producer.advance([accepted(batch) for batch in batches])
         await asyncio.sleep(10)
         assert not consumer.settles
-        assert producer.sealed == {None: 4}
+        assert producer.holdings.sealed == {None: 4}
 
 
 @in_virtual_time
@@ -170,8 +175,8 @@ async def test_a_reconnect_makes_void_what_a_broker_can_not_settle_any_more() ->
             await until(lambda: consumer.connects == 2)
             await asyncio.sleep(1)
             await producer.advance([accepted(batch) for batch in batches])
-            await until(lambda: len(producer.budget) == 0)
-            assert producer.sealed == ({Disposition.ACCEPT: 4} if durable else {None: 4})
+            await until(lambda: len(producer.holdings.budget) == 0)
+            assert producer.holdings.sealed == ({Disposition.ACCEPT: 4} if durable else {None: 4})
 
 
 @in_virtual_time

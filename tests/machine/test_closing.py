@@ -159,7 +159,7 @@ async def test_cancelled_it_goes_on(moment: float) -> None:
     async with triggerer() as running:
         running.storing.clear()
         watcher = running.start(QueueTrigger(name))
-        await until(lambda: PRODUCERS.get(name) and len(PRODUCERS[name][-1].budget) == 20)
+        await until(lambda: PRODUCERS.get(name) and len(PRODUCERS[name][-1].holdings.budget) == 20)
         assert watcher.task is not None
         for _ in range(2):
             watcher.task.cancel()
@@ -212,7 +212,7 @@ async def test_a_broker_that_is_away_does_not_keep_it_open() -> None:
     async with triggerer() as running:
         running.storing.clear()
         running.start(QueueTrigger(name))
-        await until(lambda: PRODUCERS.get(name) and len(PRODUCERS[name][-1].budget) == 30)
+        await until(lambda: PRODUCERS.get(name) and len(PRODUCERS[name][-1].holdings.budget) == 30)
         MemoryQueue.reachable = False
         started = now()
     assert now() - started <= 20
@@ -232,7 +232,7 @@ async def test_without_leases_nothing_is_given_back() -> None:
     await stream.aclose()
     await producer.aclose()
     assert not consumer.settles
-    assert len(producer.budget) == 0
+    assert len(producer.holdings.budget) == 0
     assert consumer.closes == 1
 
 

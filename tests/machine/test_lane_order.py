@@ -58,7 +58,7 @@ async def conclude(consumer: CumulativeConsumer, rejected: set[int]) -> BrokerSt
         else:
             noted.match(one)
     await producer.advance([AdvanceItem(batch, ACKED)])
-    await until(lambda: len(producer.budget) == 0)
+    await until(lambda: len(producer.holdings.budget) == 0)
     await opened.aclose()
     await producer.aclose()
     return producer

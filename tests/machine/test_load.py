@@ -32,8 +32,8 @@ class Highest:
     async def _look(self) -> None:
         while True:
             for producer in PRODUCERS.get(self._name, ()):
-                self.messages = max(self.messages, len(producer.budget))
-                self.bytes = max(self.bytes, producer.budget.bytes)
+                self.messages = max(self.messages, len(producer.holdings.budget))
+                self.bytes = max(self.bytes, producer.holdings.budget.bytes)
                 self.batches = max(self.batches, producer.window.offered)
             await asyncio.sleep(0.01)
 
@@ -54,7 +54,7 @@ async def burst(settings: dict[str, Any], *, batches: int, watchers: int, **airf
         highest.task.cancel()
         assert 0 < highest.messages <= settings.get("max_in_flight", 1000)
         assert highest.batches < airflow.get("queue_size", 1024)
-        assert producer_of(name).sealed == {Disposition.ACCEPT: batches * size}
+        assert producer_of(name).holdings.sealed == {Disposition.ACCEPT: batches * size}
     assert_at_rest(producer_of(name))
     return took
 
@@ -87,7 +87,7 @@ async def test_a_database_that_is_away_for_a_while() -> None:
         running.storing.clear()
         await asyncio.sleep(60)
         stored = len(watcher.ids)
-        assert len(producer_of(name).budget) <= 200
+        assert len(producer_of(name).holdings.budget) <= 200
         assert len(queue.messages) >= 1000 - stored
         running.storing.set()
         await until(lambda: not queue.messages)
@@ -175,7 +175,7 @@ async def test_idle_costs_next_to_nothing() -> None:
 
         producer.consumer.receive = counted  # type: ignore[method-assign]
         steps: dict[str, int] = {"settlement": 0, "lease": 0}
-        for part, stepper in (("settlement", producer.settlement), ("lease", producer.leases)):
+        for part, stepper in (("settlement", producer.holdings.settlement), ("lease", producer.holdings.leases)):
             inner = stepper.step
 
             async def step(part: str = part, inner: Any = inner) -> None:

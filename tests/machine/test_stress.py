@@ -100,7 +100,7 @@ async def _any_trouble(kind: Kind, seed: int, trouble: Trouble, batch_size: int,
         refused = {s.number for line in broker.lanes.values() for s in line if s.done is Disposition.DEAD_LETTER}
         assert all(number % 10 < SHARES["reject"] * 10 for number in refused)
         assert len(PRODUCERS[name]) == 1
-        await until(lambda: len(PRODUCERS[name][0].budget) == 0, "everything to be sealed")
+        await until(lambda: len(PRODUCERS[name][0].holdings.budget) == 0, "everything to be sealed")
     (producer,) = PRODUCERS.pop(name)
     assert_at_rest(producer)
     del CONSUMERS[name], SETTINGS[name]

@@ -109,8 +109,8 @@ async def test_a_watcher_that_hangs_holds_up_no_other() -> None:
         await until(lambda: len(set(numbers(quick))) == 40)
         await until(lambda: not queue.messages, "an empty queue, once Airflow has given the one up")
         assert not hung.events
-        assert producer_of(name).sealed[Disposition.RELEASE] >= 20
-        await until(lambda: len(producer_of(name).budget) == 0)
+        assert producer_of(name).holdings.sealed[Disposition.RELEASE] >= 20
+        await until(lambda: len(producer_of(name).holdings.budget) == 0)
 
 
 @in_virtual_time
@@ -122,7 +122,7 @@ async def test_all_watchers_failed_and_the_queue_is_not_drained() -> None:
         running.start(Hangs(name))
         publish(queue, 500)
         await until(lambda: PRODUCERS.get(name))
-        await until(lambda: producer_of(name).sealed[None] > 0, "the first that nobody heard")
+        await until(lambda: producer_of(name).holdings.sealed[None] > 0, "the first that nobody heard")
         started = now()
         taken = sum(stored.count for stored in queue.messages.values())
         await asyncio.sleep(1800)
@@ -231,7 +231,7 @@ class TestUsersFilters:
             await until(lambda: not queue.messages)
             assert numbers(watcher) == [0, 1, 2]
             assert all(event.payload["decorated"] for event in watcher.events)
-            assert producer_of(name).sealed == {Disposition.ACCEPT: 6}
+            assert producer_of(name).holdings.sealed == {Disposition.ACCEPT: 6}
 
     @in_virtual_time
     async def test_through_super_with_a_stream_of_its_own(self) -> None:
@@ -243,7 +243,7 @@ class TestUsersFilters:
             await until(lambda: not queue.messages)
             assert numbers(watcher) == [0, 1, 2]
             assert watcher.trigger.seen == 6  # type: ignore[attr-defined]
-            assert producer_of(name).sealed == {Disposition.ACCEPT: 6}
+            assert producer_of(name).holdings.sealed == {Disposition.ACCEPT: 6}
 
     @in_virtual_time
     async def test_from_a_mixin(self) -> None:
@@ -253,7 +253,7 @@ class TestUsersFilters:
             publish(queue, 3)
             await until(lambda: not queue.messages)
             assert numbers(watcher) == [0, 1, 2]
-            assert producer_of(name).sealed == {Disposition.ACCEPT: 3}
+            assert producer_of(name).holdings.sealed == {Disposition.ACCEPT: 3}
 
     @in_virtual_time
     async def test_several_on_one_stream(self) -> None:

@@ -44,7 +44,7 @@ async def test_five_thousand_waiting_and_twenty_five_watchers(pubsub: PubSub) ->
         deadline = time.monotonic() + 240
         while not all(len(w.ids) >= 5000 for w in watchers):
             if (producer := ObservedTrigger.producers.get(orders.name)) is not None:
-                highest = max(highest, len(producer.budget))
+                highest = max(highest, len(producer.holdings.budget))
             if isinstance(pubsub, Own):
                 leased = max(leased, pubsub.emulator.depth(orders.path).leased)
             assert time.monotonic() < deadline, [len(w.ids) for w in watchers]

@@ -25,7 +25,7 @@ async def test_a_minute_without_the_server(pubsub: PubSub, caplog: pytest.LogCap
         # Fifty are with the watchers when it goes.
         running.storing.clear()
         await send(orders, texts(50, 50))
-        await until(lambda: len(ObservedTrigger.producers[orders.name].budget) == 50, "fifty more")
+        await until(lambda: len(ObservedTrigger.producers[orders.name].holdings.budget) == 50, "fifty more")
         caplog.clear()
         with caplog.at_level(logging.INFO, logger="airflow_provider_sharedstream"):
             await asyncio.to_thread(pubsub.go_away)

@@ -168,4 +168,4 @@ async def test_sessions_go_on_after_their_connections_were_cut(service_bus: Serv
             assert set(numbers) == set(range(60))
             assert last_seen_in_order(numbers)
         assert not watcher.restarts
-        assert len(producer_of(watcher).budget) == 0
+        assert len(producer_of(watcher).holdings.budget) == 0
