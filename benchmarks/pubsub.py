@@ -78,12 +78,12 @@ async def machine(project: str, subscription: PubSubSubscription, count: int) ->
     async with triggerer(confirm_seconds=0.001) as running:
         watcher = running.start(MeasuredTrigger(project, subscription.name, gcp_conn_id=CONN_ID))
         await until(lambda: MeasuredTrigger.producers, "the stream")
-        producer = MeasuredTrigger.producers[0]
+        holdings = MeasuredTrigger.producers[0].holdings
         # In flight, or settled already: at most of the moments looked at, few are in flight.
-        await until(lambda: len(producer.holdings.budget) or producer.holdings.sealed[Disposition.ACCEPT], "the first message")
+        await until(lambda: len(holdings.budget) or holdings.sealed[Disposition.ACCEPT], "the first message")
         started = time.perf_counter()
-        before = producer.holdings.sealed[Disposition.ACCEPT]
-        await until(lambda: producer.holdings.sealed[Disposition.ACCEPT] >= count, "all to be settled", 300)
+        before = holdings.sealed[Disposition.ACCEPT]
+        await until(lambda: holdings.sealed[Disposition.ACCEPT] >= count, "all to be settled", 300)
         seconds = time.perf_counter() - started
         assert len(set(watcher.ids)) == len(watcher.ids) == count, "lost or repeated"
     return (count - before) / seconds
