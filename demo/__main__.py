@@ -115,7 +115,7 @@ def send_command(sqs: SqsServer, queue: SqsQueue) -> str:
     """Return a line for the shell that sends an order."""
     # Double quotes alone, for the sake of the shell's.
     body, url, endpoint, region = map(
-        json.dumps, (json.dumps(workload.LAST_ORDERS[0]), queue.url, sqs.endpoint_url, sqs.region)
+        json.dumps, (json.dumps(workload.ONE_MORE), queue.url, sqs.endpoint_url, sqs.region)
     )
     program = (
         f'import boto3; boto3.client("sqs", endpoint_url={endpoint}, region_name={region}, '
@@ -149,13 +149,8 @@ def _send(airflow: Airflow, progress: Progress, inbox: Path) -> None:
     orders, warehouse, directory = progress.sources
     workload.send(orders, workload.order_burst())
     workload.send(warehouse, workload.warehouse_burst())
-    workload.drop(directory, inbox, workload.FIRST_FILES)
+    workload.drop(directory, inbox, workload.FILES)
     say(f"sent {orders.sent} and {warehouse.sent} messages, dropped {directory.sent} files")
-    _watch(airflow, progress, "stored events for all of it", progress.all_stored)
-    workload.send(orders, workload.LAST_ORDERS)
-    workload.send(warehouse, workload.LAST_WAREHOUSE)
-    workload.drop(directory, inbox, workload.LAST_FILES)
-    say("sent one more for every watcher")
     _watch(airflow, progress, "successful runs for all of it", progress.done)
 
     def left() -> list[str]:

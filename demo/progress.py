@@ -33,8 +33,6 @@ class SourceProgress:
 
     events: int = 0
     """Asset events stored."""
-    stored: set[str] = field(default_factory=set)
-    """Ids of the messages in them."""
     waiting: int = 0
     """Messages still in the queue, hidden ones too."""
     dead: int = 0
@@ -73,8 +71,7 @@ class Progress:
                     progress.arrived |= _ids(self.airflow.asset_events((dag_id, run["dag_run_id"])))
         for source in self.sources:
             of_source = self.of_source[source.name]
-            stored = [event for asset in source.assets for event in events[asset]]
-            of_source.events, of_source.stored = len(stored), _ids(stored)
+            of_source.events = sum(len(events[asset]) for asset in source.assets)
             if source.queue is not None and source.queue.dead_letters is not None:
                 of_source.waiting = source.queue.depth().total
                 of_source.dead = source.queue.dead_letters.depth().total
@@ -95,18 +92,6 @@ class Progress:
 
     def done(self) -> bool:
         return all(self.source_done(source) for source in self.sources)
-
-    def all_stored(self) -> bool:
-        """Whether each message that somebody wants is in an event, and the scheduler has taken up every event."""
-        for source in self.sources:
-            wanted = {message for listener in source.listeners for message in listener.expected}
-            if not wanted <= self.of_source[source.name].stored:
-                return False
-        # Both of `a & b` are queued until the other has come: that one may wait.
-        queued = self.airflow.query(
-            "SELECT count(*) FROM asset_dag_run_queue WHERE target_dag_id <> 'example_scheduling_both'"
-        )
-        return bool(queued[0][0] == 0)
 
     def failed_runs(self) -> list[str]:
         """Ids of Dags with a failed run."""

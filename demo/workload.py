@@ -134,13 +134,7 @@ def warehouse_burst() -> list[Body]:
     return [{"kind": kind, "item": item} for item in ("bolt", "nut", "gear") for kind in ("delivery", "invoice")]
 
 
-# After the burst, one more message for every watcher. Airflow makes a run for the events up to the moment at which the
-# first of them was queued, and leaves those behind it to the next event.
-LAST_ORDERS: list[Body] = [
-    {"kind": "order", "region": "eu", "total": 4000, "number": "last"},
-    {"kind": "refund", "region": "us", "total": 1, "number": "last"},
-]
-LAST_WAREHOUSE: list[Body] = [{"kind": "delivery", "item": "last"}, {"kind": "invoice", "item": "last"}]
-FIRST_FILES = ["monday.csv", "tuesday.csv", "wednesday.csv", "nobodys.txt"]
+ONE_MORE: Body = {"kind": "order", "region": "eu", "total": 4000, "number": "one more"}
+"""To be sent by hand."""
+FILES = ["monday.csv", "tuesday.csv", "wednesday.csv", "nobodys.txt", "thursday.csv", "end-of-day.json"]
 NOBODYS_FILES = ["nobodys.txt"]
-LAST_FILES = ["thursday.csv", "end-of-day.json"]
