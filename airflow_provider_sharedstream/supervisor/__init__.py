@@ -10,11 +10,10 @@ A second thread gives back to the scheduler the events that it left without a ru
 
 ==============  ======================================================================================
 ``listener``    the plugin; starts the thread where a triggerer starts, and nowhere else
-``sweeping``    another thread: gives events that no run took back to the scheduler
-``requeue``     which those are
 ``watch``       the thread's loop: read, write the roster, move; survives whatever the database does
 ``tables``      all access to Airflow's models,
 ``dag_tables``  and to its Dags
+``scope``       which triggers this triggerer takes
 ``identity``    from a stored trigger to its stream
 ``membership``  who belongs to each stream, and who has left it for a moment only
 ``declared``    which watchers a stored Dag declares (pure)

@@ -23,6 +23,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 from airflow_provider_sharedstream.messages import messages
 from airflow_provider_sharedstream.stream.roster import PATH_VARIABLE
+from airflow_provider_sharedstream.supervisor.scope import Scope, scope_of_caller
 
 log = logging.getLogger(__name__)
 
@@ -32,33 +33,39 @@ class _AtFork:
 
     def __init__(self, job: Any) -> None:
         self._job: Any = job
-        self._start: tuple[int, Path] | None = None
+        self._start: tuple[int, Path, Scope | None] | None = None
         os.register_at_fork(before=self.before, after_in_parent=self.after)
 
     def before(self) -> None:
         """Name the roster's file to the process that is about to be made."""
         job = self._job
-        if job is None or job.job_type is None:
-            return
-        self._job = None
-        if job.job_type != "TriggererJob" or job.id is None:
+        if job is None:
             return
         try:
-            folder = Path(tempfile.mkdtemp(prefix="airflow-sharedstream-"))
-        except OSError as error:
-            log.error("The watchers of one source are not kept together, there is no place for a file: %s", error)
-            return
-        atexit.register(_remove, folder, os.getpid())
-        path = folder / "roster.json"
-        os.environ[PATH_VARIABLE] = str(path)
-        self._start = (job.id, path)
+            if job.job_type is None:
+                return
+            self._job = None
+            if job.job_type == "TriggererJob" and job.id is not None:
+                scope = scope_of_caller()
+                self._start = (job.id, _name_file(), scope)
+        except Exception as error:
+            self._job = None
+            log.error("The watchers of one source are not kept together: %s", error)
 
     def after(self) -> None:
-        """Start the thread, in the supervisor."""
+        """Start the threads, in the supervisor."""
         if self._start is not None:
             start, self._start = self._start, None
             threading.Thread(target=_watch, args=start, name="sharedstream-cohort", daemon=True).start()
             threading.Thread(target=_requeue, name="sharedstream-requeue", daemon=True).start()
+
+
+def _name_file() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="airflow-sharedstream-"))
+    atexit.register(_remove, folder, os.getpid())
+    path = folder / "roster.json"
+    os.environ[PATH_VARIABLE] = str(path)
+    return path
 
 
 def _remove(folder: Path, pid: int) -> None:
@@ -67,10 +74,10 @@ def _remove(folder: Path, pid: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _watch(job_id: int, path: Path) -> None:
+def _watch(job_id: int, path: Path, scope: Scope | None) -> None:
     from airflow_provider_sharedstream.supervisor.watch import watch
 
-    watch(job_id, path)
+    watch(job_id, path, scope)
 
 
 def _requeue() -> None:

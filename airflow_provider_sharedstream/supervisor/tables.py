@@ -5,7 +5,6 @@ If one of them is not what these modules take it for, :func:`check` says so and 
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from importlib import import_module
@@ -78,36 +77,50 @@ class WatcherRow(NamedTuple):
     name: str
 
 
-class Scope(NamedTuple):
-    """Which triggers a triggerer takes.
-
-    :param team: its ``--team-name``, where teams are in use.
-    :param queues: its ``--queues``; None: triggers without a queue.
-    """
-
-    team: str | None
-    queues: frozenset[str] | None
-
-    def takes(self, team: str | None, queue: str | None) -> bool:
-        """Whether it may run such triggers."""
-        return self.team == team and (queue in self.queues if self.queues else queue is None)
-
-
 def check() -> None:
-    """Make sure that everything used is there.
+    """Make sure that everything used is in this Airflow.
 
     :raises TablesChanged: something isn't.
     """
     for path, names in USED.items():
-        module, _, last = path.rpartition(".")
-        try:
-            # The last part is a class, or a module too.
-            found = getattr(import_module(module), last) if last[0].isupper() else import_module(path)
-        except (ImportError, AttributeError) as error:
-            raise TablesChanged(f"there is no {path} ({error})") from error
+        found = _load(path)
         for name in names:
             if not hasattr(found, name):
                 raise TablesChanged(f"{path} has no {name}")
+
+
+def check_database(session: Session) -> None:
+    """Make sure that the tables have the columns that are used. A few queries.
+
+    The database itself is asked, since drivers disagree on what kind of error a missing column is.
+
+    :raises TablesChanged: one hasn't.
+    """
+    from sqlalchemy import inspect
+    from sqlalchemy.exc import NoSuchTableError
+
+    database = inspect(session.connection())
+    for path, names in USED.items():
+        model = _load(path)
+        if (table := getattr(model, "__table__", None)) is None:
+            continue
+        try:
+            there = {column["name"] for column in database.get_columns(table.name, schema=table.schema)}
+        except NoSuchTableError as error:
+            raise TablesChanged(f"the database has no table {table.name}") from error
+        attributes = inspect(model).column_attrs
+        for column in (attributes[name].columns[0].name for name in names if name in attributes):
+            if column not in there:
+                raise TablesChanged(f"the table {table.name} has no column {column}")
+
+
+def _load(path: str) -> Any:
+    module, _, last = path.rpartition(".")
+    try:
+        # The last part is a class, or a module too.
+        return getattr(import_module(module), last) if last[0].isupper() else import_module(path)
+    except (ImportError, AttributeError) as error:
+        raise TablesChanged(f"there is no {path} ({error})") from error
 
 
 def is_outage(error: Exception) -> bool:
@@ -117,6 +130,14 @@ def is_outage(error: Exception) -> bool:
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
     return isinstance(error, (OperationalError, InterfaceError, InternalError, TimeoutError))
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether the database was there and did not do what it was asked."""
+    from sqlalchemy.exc import DBAPIError
+
+    # What fails while connecting has no statement.
+    return isinstance(error, DBAPIError) and error.statement is not None and not error.connection_invalidated
 
 
 def is_change(error: Exception) -> bool:
@@ -226,20 +247,3 @@ def assign(session: Session, trigger_ids: Iterable[int], triggerer_id: int) -> N
         .values(triggerer_id=triggerer_id)
         .execution_options(synchronize_session=False)
     )
-
-
-def scope_of(job_id: int) -> Scope | None:
-    """Return which triggers the triggerer of this process takes; None where it can't be found out.
-
-    Neither the job nor its row says it, and the object that does is not handed to listeners: it is looked for among
-    what refers to its class. Not among all objects: a tuple that another thread is just making must not be held here,
-    or that thread fails with a SystemError, and it may be the triggerer's own.
-    """
-    from airflow.configuration import conf
-    from airflow.jobs.triggerer_job_runner import TriggererJobRunner
-
-    for found in gc.get_referrers(TriggererJobRunner):
-        if type(found) is TriggererJobRunner and found.job.id == job_id:
-            teams = conf.getboolean("core", "multi_team", fallback=False)
-            return Scope(found.team_name if teams else None, frozenset(found.queues) if found.queues else None)
-    return None

@@ -13,13 +13,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_provider_sharedstream import options
 from airflow_provider_sharedstream.stream.reconnect import Backoff
 from airflow_provider_sharedstream.stream.roster import Roster
 from airflow_provider_sharedstream.supervisor import dag_tables, tables
 from airflow_provider_sharedstream.supervisor.identity import identify
 from airflow_provider_sharedstream.supervisor.membership import Member, Membership
 from airflow_provider_sharedstream.supervisor.ownership import Move, Place, Post, by_place, gather, owner_of, spread
-from airflow_provider_sharedstream.supervisor.sweeping import sweep_beside
+from airflow_provider_sharedstream.supervisor.scope import Scope
 from airflow_provider_sharedstream.supervisor.tables import Link, WatcherRow
 from airflow_provider_sharedstream.triggers.mark import StreamIdentity
 
@@ -54,7 +55,6 @@ class CohortWatch:
     :param departure_grace_seconds: how long a departed watcher's successor is waited for.
     :param dead_after_seconds: a triggerer whose last heartbeat is older is dead, as Airflow has it.
     :param scope: which triggers this triggerer takes; None: it is not known, and it takes none that it has none like.
-    :param together: False: it only finds out what is watched, and keeps nobody together.
     """
 
     def __init__(
@@ -64,14 +64,10 @@ class CohortWatch:
         *,
         departure_grace_seconds: float,
         dead_after_seconds: float,
-        scope: tables.Scope | None,
-        together: bool = True,
+        scope: Scope | None,
     ) -> None:
         self.path = path
-        self.asset_ids: frozenset[int] = frozenset()
-        """The assets that triggers of ours watch for."""
         self._job_id = job_id
-        self._together = together
         self._dead_after_seconds = dead_after_seconds
         self._scope = scope
         self._membership = Membership(job_id, departure_grace_seconds)
@@ -91,9 +87,7 @@ class CohortWatch:
         rows = tables.read_watchers(session, self._dead_after_seconds)
         self._identify(session, rows)
         ours = [(row, identity) for row in rows if (identity := self._identities[row.trigger_id]) is not None]
-        self.asset_ids = frozenset(link.asset_id for row, _ in ours for link in row.links)
-        if self._together:
-            self._keep(session, ours, read_at)
+        self._keep(session, ours, read_at)
         return EVERY_SECONDS if ours else IDLE_SECONDS
 
     def _keep(self, session: Session, ours: Sequence[tuple[WatcherRow, StreamIdentity]], read_at: float) -> None:
@@ -103,7 +97,8 @@ class CohortWatch:
         declared = [] if self._began else self._declared_or_none(session)
         self._membership.expect(declared, read_at)
         self._began = True
-        self._read_dags(session, self.asset_ids | {link.asset_id for member in declared for link in member.links})
+        watched = {link.asset_id for row, _ in ours for link in row.links}
+        self._read_dags(session, watched | {link.asset_id for member in declared for link in member.links})
 
         def watched_assets(asset_ids: Iterable[int]) -> Mapping[int, datetime]:
             return dag_tables.read_watched_assets(
@@ -151,7 +146,7 @@ class CohortWatch:
                 members.append(Member(-len(members) - 1, identity.stream, None, links, name))
         return members
 
-    def _read_dags(self, session: Session, asset_ids: frozenset[int]) -> None:
+    def _read_dags(self, session: Session, asset_ids: set[int]) -> None:
         now = time.monotonic()
         if now - self._dags_read_at >= DAGS_EVERY_SECONDS or not self._dags.keys() >= asset_ids:
             self._dags.update(dict.fromkeys(asset_ids - self._dags.keys(), NO_DAGS))
@@ -192,12 +187,16 @@ def _post(row: WatcherRow, identity: StreamIdentity) -> Post:
     return Post(row.trigger_id, _place(row, identity), row.triggerer_id, row.alive)
 
 
-def watch(job_id: int, path: Path) -> None:
-    """Watch until the process ends. Never raises.
+def watch(job_id: int, path: Path, scope: Scope | None) -> None:
+    """Watch until the process ends, or where it can't or shall not be done. Never raises.
 
     :param job_id: the triggerer's job.
     :param path: where the roster goes.
+    :param scope: which triggers the triggerer takes; None: it isn't known.
     """
+    if not options.switch("cohort", True):
+        turn_off(job_id, path, "[sharedstream] cohort is off")
+        return
     outage, surprise = Backoff(1.0, LONGEST_OUTAGE_SECONDS), Backoff(1.0, LONGEST_SURPRISE_SECONDS)
     keeper: CohortWatch | None = None
     worked = False
@@ -205,25 +204,21 @@ def watch(job_id: int, path: Path) -> None:
         began = time.monotonic()
         try:
             if keeper is None:
-                keeper = _cohort_watch(job_id, path)
-                sweep_beside(keeper)
+                keeper = _cohort_watch(job_id, path, scope)
             pause = _step(keeper)
             if outage.failures:
                 log.info("Who belongs to each stream can be read again")
             outage.reset()
             surprise.reset()
             worked = True
-        except tables.TablesChanged as error:
-            turn_off(job_id, path, f"this Airflow is not one of those it was made for ({tables.CHECKED}): {error}")
-            return
         except Exception as error:
+            if (change := _change(error, worked)) is not None:
+                turn_off(job_id, path, f"this Airflow is not one of those it was made for ({tables.CHECKED}): {change}")
+                return
             if tables.is_outage(error):
                 if not outage.failures:
                     log.warning("Who belongs to each stream can't be read at present, and is tried again: %s", error)
                 pause = outage.next_seconds()
-            elif not worked and tables.is_change(error):
-                turn_off(job_id, path, f"it was made for Airflow {tables.CHECKED}, and this one refuses: {error}")
-                return
             else:
                 pause = surprise.next_seconds()
                 log.exception("Who belongs to each stream can't be read, and is tried again in %.0f s", pause)
@@ -250,19 +245,39 @@ def _step(keeper: CohortWatch) -> float:
         return keeper.step(session)
 
 
-def _cohort_watch(job_id: int, path: Path) -> CohortWatch:
+def _change(error: Exception, worked: bool) -> str | None:
+    """Return what of this Airflow is not what it is taken for, if that is why something failed.
+
+    :param worked: whether it was as expected before.
+    """
+    if isinstance(error, tables.TablesChanged):
+        return str(error)
+    if tables.is_refusal(error):
+        try:
+            _check_database()
+        except tables.TablesChanged as change:
+            return str(change)
+        except Exception as other:
+            log.debug("Whether the tables have changed can't be asked: %s", other)
+    return str(error) if not worked and tables.is_change(error) else None
+
+
+def _check_database() -> None:
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        tables.check_database(session)
+
+
+def _cohort_watch(job_id: int, path: Path, scope: Scope | None) -> CohortWatch:
     from airflow.configuration import conf
 
     tables.check()
-    together = conf.getboolean("sharedstream", "cohort", fallback=True)
-    if not together:
-        turn_off(job_id, path, "[sharedstream] cohort is off")
     two_parses = 2.0 * conf.getfloat("dag_processor", "min_file_process_interval", fallback=30.0)
     return CohortWatch(
         job_id,
         path,
-        departure_grace_seconds=float(conf.get("sharedstream", "departure_grace_seconds", fallback="") or two_parses),
+        departure_grace_seconds=options.seconds("departure_grace_seconds", two_parses),
         dead_after_seconds=conf.getfloat("triggerer", "triggerer_health_check_threshold", fallback=30.0),
-        scope=tables.scope_of(job_id),
-        together=together,
+        scope=scope,
     )

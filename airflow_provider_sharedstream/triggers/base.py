@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import SharedStreamManager, SharedStreamProducer
 
+from airflow_provider_sharedstream import options
 from airflow_provider_sharedstream.messages.apply import ApplyFunction
 from airflow_provider_sharedstream.messages.decode import Decoder
 from airflow_provider_sharedstream.messages.match import Matcher
@@ -293,10 +294,8 @@ class BrokerEventTrigger(BaseEventTrigger):
             **{name: value for name, value in self.arguments.items() if scopes[name].scope == "stream"},
             ack_timeout_seconds=conf.getfloat("triggerer", "shared_stream_ack_timeout"),
             subscriber_queue_size=conf.getint("triggerer", "shared_stream_subscriber_queue_size"),
-            join_grace_seconds=conf.getfloat("sharedstream", "join_grace_seconds", fallback=JOIN_GRACE_SECONDS),
-            cohort_timeout_seconds=conf.getfloat(
-                "sharedstream", "cohort_timeout_seconds", fallback=COHORT_TIMEOUT_SECONDS
-            ),
+            join_grace_seconds=options.seconds("join_grace_seconds", JOIN_GRACE_SECONDS),
+            cohort_timeout_seconds=options.seconds("cohort_timeout_seconds", COHORT_TIMEOUT_SECONDS),
         )
 
 

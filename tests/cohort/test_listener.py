@@ -18,7 +18,7 @@ PROGRAM = textwrap.dedent(
     from airflow_provider_sharedstream.supervisor import listener
 
     started = []
-    listener._watch = lambda job_id, path: started.append((job_id, str(path)))
+    listener._watch = lambda job_id, path, scope: started.append((job_id, str(path)))
     kind, number = json.loads(sys.argv[1])
 
     class Job:

@@ -11,7 +11,8 @@ from sqlalchemy import text
 
 from airflow_provider_sharedstream.stream.roster import Roster
 from airflow_provider_sharedstream.supervisor import dag_tables, tables
-from airflow_provider_sharedstream.supervisor.tables import Link, Scope
+from airflow_provider_sharedstream.supervisor.scope import Scope
+from airflow_provider_sharedstream.supervisor.tables import Link
 from airflow_provider_sharedstream.supervisor.watch import CohortWatch
 from airflow_provider_sharedstream.triggers.sqs import SqsSharedStreamTrigger
 from services.postgres import PostgresServer
@@ -46,8 +47,10 @@ def step(database: Tables, watch: CohortWatch) -> Roster:
     return Roster.from_json(watch.path.read_text())
 
 
-def test_everything_used_is_there() -> None:
+def test_everything_used_is_there(database: Tables) -> None:
     tables.check()
+    with database.session() as session:
+        tables.check_database(session)
 
 
 def test_watchers_are_read(database: Tables) -> None:
@@ -122,6 +125,25 @@ def test_a_quiet_second_costs_one_query(database: Tables, tmp_path: Path) -> Non
         plan = session.execute(text(f"EXPLAIN (ANALYZE, TIMING OFF) {_plain(database.statements[0])}")).scalars().all()
     print(f"300 watchers: {used * 1000:.1f} ms of processor time a second; {plan[-1]}")
     assert used < 0.5, "more than a share of the second"
+
+
+def test_an_airflow_without_triggers_of_ours_is_asked_one_query_in_five_seconds(
+    database: Tables, tmp_path: Path
+) -> None:
+    job = database.job()
+    database.trigger()
+    database.trigger(database.asset("strange"), owner=job, classpath="other.Trigger", a=1)
+    watch = keeper(database, job, tmp_path)
+    for _ in range(2):
+        step(database, watch)
+    database.statements.clear()
+    pauses = []
+    with database.session() as session:
+        pauses += [watch.step(session) for _ in range(10)]
+    assert len(database.statements) == 10
+    assert all(statement.startswith("SELECT") for statement in database.statements)
+    assert set(pauses) == {5.0}
+    assert Roster.from_json(watch.path.read_text()).streams == {}
 
 
 def _plain(statement: str) -> str:

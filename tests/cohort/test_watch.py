@@ -22,7 +22,7 @@ import pathlib, sys
 from airflow_provider_sharedstream.supervisor import tables
 from airflow_provider_sharedstream.supervisor.watch import watch
 {patch}
-watch(int(sys.argv[1]), pathlib.Path(sys.argv[2]))
+watch(int(sys.argv[1]), pathlib.Path(sys.argv[2]), None)
 print("it has ended", flush=True)
 """
 
@@ -129,23 +129,39 @@ def test_other_tables_turn_it_off(change: str, patch: str, said: str, postgres: 
         assert "Traceback" not in watching.said()
 
 
-def test_events_without_a_run_are_looked_for_in_what_is_watched(postgres: PostgresServer, tmp_path: Path) -> None:
-    address = postgres.create_database("sweep")
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("ALTER TABLE trigger DROP COLUMN queue", "the table trigger has no column queue"),
+        ("ALTER TABLE asset_watcher RENAME TO watcher_of_asset", "no table asset_watcher"),
+    ],
+    ids=["a column", "a table"],
+)
+def test_tables_that_change_under_way_turn_it_off(
+    change: str, said: str, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    address = postgres.create_database("migrated")
     database = Tables(address)
     job = database.job()
-    asset = database.asset("asset")
-    patch = (
-        "from airflow_provider_sharedstream.supervisor.requeue import Requeue\n"
-        "def sweep(self, session, asset_ids):\n"
-        "    print('sweeps', sorted(asset_ids), flush=True)\n"
-        "    raise RuntimeError('a surprise')\n"
-        "Requeue.sweep = sweep\n"
-    )
-    with Watching(tmp_path, address, job, patch) as watching:
-        first = watching.until(lambda roster: True)
-        database.trigger(asset, owner=job)
-        assert wait_until(lambda: f"sweeps [{asset}]" in watching.said(), limit_seconds=LONG_SECONDS)
-        watching.until(lambda roster: roster.read_at > first.read_at + 3)
+    database.trigger(database.asset("asset"), owner=job)
+    with Watching(tmp_path, address, job) as watching:
+        watching.until(lambda roster: bool(roster.streams))
+        with database.session() as session:
+            session.execute(text(change))
+        roster = watching.until(lambda roster: roster.off is not None)
+        assert roster.off is not None
+        assert said in roster.off
+        assert wait_until(lambda: "it has ended" in watching.said(), limit_seconds=LONG_SECONDS)
+        assert watching.said().count("not kept together") == 1
+        assert "Traceback" not in watching.said()
+
+
+def test_switched_off_it_asks_the_database_nothing(postgres: PostgresServer, tmp_path: Path) -> None:
+    patch = "import os; os.environ['AIRFLOW__SHAREDSTREAM__COHORT'] = 'False'"
+    with Watching(tmp_path, "postgresql+psycopg2://nobody@127.0.0.1:1/none", 7, patch) as watching:
+        roster = watching.until(lambda roster: roster.off is not None)
+        assert roster.off == "[sharedstream] cohort is off"
+        assert wait_until(lambda: "it has ended" in watching.said(), limit_seconds=LONG_SECONDS)
 
 
 def test_what_nobody_has_foreseen_is_said_and_tried_again(postgres: PostgresServer, tmp_path: Path) -> None:
