@@ -32,6 +32,13 @@ def together(tmp_path_factory: pytest.TempPathFactory, **options: Any) -> Iterat
         yield deployment
 
 
+def assert_said_loudly(deployment: Deployment, pattern: str) -> None:
+    """A triggerer's log has such lines, all of them errors."""
+    said = deployment.log_lines(pattern)
+    assert said
+    assert all("[error" in line for line in said)
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     rows = [
         [str(cell) if not isinstance(cell, float) else f"{cell:.0f}" for cell in value]

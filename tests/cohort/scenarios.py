@@ -54,7 +54,7 @@ def torn_apart(d: Deployment, name: str = "torn apart", *, times: int = 10, mess
 
 
 def killed(d: Deployment, name: str = "killed", *, messages: int = 3000) -> Result:
-    """The owner is killed; both are; the owner's runner is; PostgreSQL is restarted."""
+    """Ownership is torn apart; the owner is killed; both are; the owner's runner is; PostgreSQL is restarted."""
     began = time.monotonic()
     stem = _stem(name)
     with Flow(d.queue(stem), least=messages, per_second=30) as flow:
@@ -67,6 +67,8 @@ def killed(d: Deployment, name: str = "killed", *, messages: int = 3000) -> Resu
         def owner() -> str:
             return d.host(d.triggers(watchers[0].name)[watchers[0].name][1])
 
+        d.scatter(*watchers)
+        time.sleep(5)
         first = owner()
         d.airflow.kill(first)
         d.until("another owner", lambda: owner() != first)
@@ -166,28 +168,33 @@ def cannot_start(d: Deployment, name: str = "cannot start", *, messages: int = 3
     return d.account(name, flow, *watchers, broken, seconds=time.monotonic() - began)
 
 
-def spread(d: Deployment, name: str = "spread", *, messages: int = 3000) -> tuple[Result, list[dict[str, int]]]:
-    """Twelve streams on three triggerers, one of which is killed. Also returns how many each had, before and after."""
+def spread(
+    d: Deployment, name: str = "spread", *, streams: int = 12, messages: int = 3000
+) -> tuple[Result, list[list[int]]]:
+    """Streams on all triggerers, one of which is killed. Also returns how many each had, before and after."""
     began = time.monotonic()
-    queues = {f"{name}_{number}": d.queue(f"{name}-{number}") for number in range(12)}
+    queues = {f"{name}_{number}": d.queue(f"{name}-{number}") for number in range(streams)}
+    triggerers = d.airflow.triggerers
     counts = []
 
-    def count() -> dict[str, int]:
+    def count() -> list[int]:
         owners = [d.host(job) for _, job in d.triggers(*queues).values() if job is not None]
-        return {triggerer: owners.count(triggerer) for triggerer in d.airflow.triggerers}
+        return sorted(owners.count(triggerer) for triggerer in triggerers)
+
+    def until_even(among: int) -> None:
+        even = [0] * (len(triggerers) - among) + [streams // among] * among
+        d.until(f"{even} streams", lambda: count() == even)
+        counts.append(count())
 
     with Flow(*queues.values(), least=messages, per_second=30) as flow:
         watchers = d.declare_all(name, queues)
         d.until_listed(*watchers)
         for watcher in watchers:
             watcher.listens(flow)
-        d.until("four streams each", lambda: sorted(count().values()) == [4, 4, 4])
-        counts.append(count())
+        until_even(len(triggerers))
         d.until_seen(flow, *watchers)
-        dead = d.airflow.triggerers[0]
-        d.airflow.kill(dead)
-        d.until("six streams each", lambda: sorted(count().values()) == [0, 6, 6])
-        counts.append(count())
+        d.airflow.kill(triggerers[0])
+        until_even(len(triggerers) - 1)
         d.until_seen(flow, *watchers)
-        d.airflow.components[dead].start()
+        d.airflow.components[triggerers[0]].start()
     return d.account(name, flow, *watchers, seconds=time.monotonic() - began), counts
