@@ -24,7 +24,7 @@ class StreamIdentity(NamedTuple):
 
     :param stream: the stream's name on the roster.
     :param source: the name of its source. Streams that differ in other arguments but not in this are kept on one
-        triggerer, where the second of them waits, loudly, instead of taking the first one's messages away.
+        triggerer, where all of them are held, loudly, instead of taking each other's messages away.
     """
 
     stream: str

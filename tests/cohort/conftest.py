@@ -1,4 +1,4 @@
-"""The table of what became of the messages, printed when the tests have ended."""
+"""Airflow's tables on PostgreSQL, a whole Airflow, and the table of what became of the messages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,26 @@ from typing import Any
 
 import pytest
 
+from services.postgres import PostgresServer
+from tests.cohort.database import Tables
 from tests.cohort.deployment import Deployment, Result
 
 HEAD = ("scenario", "watchers", "expected", "seen", "twice", "lost", "seconds")
+
+
+@pytest.fixture(scope="module")
+def all_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
+    with PostgresServer(tmp_path_factory.mktemp("postgres")) as server:
+        made = Tables(server.create_database("tables"))
+        yield made
+        made.engine.dispose()
+
+
+@pytest.fixture
+def database(all_tables: Tables) -> Tables:
+    """Airflow's tables, empty."""
+    all_tables.clear()
+    return all_tables
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 from airflow.jobs.job import Job
@@ -21,6 +22,10 @@ from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from airflow.triggers.base import BaseEventTrigger
 from sqlalchemy import create_engine, delete, event, select, text
 from sqlalchemy.orm import Session, sessionmaker
+
+from airflow_provider_sharedstream.stream.roster import Roster
+from airflow_provider_sharedstream.supervisor.scope import Scope
+from airflow_provider_sharedstream.supervisor.watch import CohortWatch
 
 SQS = "airflow_provider_sharedstream.triggers.sqs.SqsSharedStreamTrigger"
 
@@ -122,3 +127,17 @@ class Tables:
     def owners(self) -> dict[int, int | None]:
         with self.session() as session:
             return {row.id: row.triggerer_id for row in session.execute(select(Trigger.id, Trigger.triggerer_id))}
+
+
+def keeper(database: Tables, job: int, folder: Path, *, scope: Scope | None = None) -> CohortWatch:
+    """What a triggerer's thread keeps."""
+    return CohortWatch(
+        job, folder / f"roster-{job}.json", departure_grace_seconds=60, dead_after_seconds=30, scope=scope
+    )
+
+
+def step(database: Tables, watch: CohortWatch) -> Roster:
+    """What it does once a second; return what it wrote."""
+    with database.session() as session:
+        watch.step(session)
+    return Roster.from_json(watch.path.read_text())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,40 +10,11 @@ from sqlalchemy import text
 
 from airflow_provider_sharedstream.stream.roster import Roster
 from airflow_provider_sharedstream.supervisor import dag_tables, tables
-from airflow_provider_sharedstream.supervisor.scope import Scope
 from airflow_provider_sharedstream.supervisor.tables import Link
-from airflow_provider_sharedstream.supervisor.watch import CohortWatch
 from airflow_provider_sharedstream.triggers.sqs import SqsSharedStreamTrigger
-from services.postgres import PostgresServer
-from tests.cohort.database import Tables
+from tests.cohort.database import Tables, keeper, step
 
 STREAM = SqsSharedStreamTrigger("orders").stream_identity().stream
-
-
-@pytest.fixture(scope="module")
-def all_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
-    with PostgresServer(tmp_path_factory.mktemp("postgres")) as server:
-        made = Tables(server.create_database("tables"))
-        yield made
-        made.engine.dispose()
-
-
-@pytest.fixture
-def database(all_tables: Tables) -> Tables:
-    all_tables.clear()
-    return all_tables
-
-
-def keeper(database: Tables, job: int, folder: Path, *, scope: Scope | None = None) -> CohortWatch:
-    return CohortWatch(
-        job, folder / f"roster-{job}.json", departure_grace_seconds=60, dead_after_seconds=30, scope=scope
-    )
-
-
-def step(database: Tables, watch: CohortWatch) -> Roster:
-    with database.session() as session:
-        watch.step(session)
-    return Roster.from_json(watch.path.read_text())
 
 
 def test_everything_used_is_there(database: Tables) -> None:
@@ -243,63 +213,3 @@ def test_equal_watchers_of_one_asset_are_one(database: Tables, tmp_path: Path) -
     stream = step(database, keeper(database, job, tmp_path)).streams[STREAM]
     assert len(stream.members) == 1
     assert not stream.departed
-
-
-def test_rows_that_somebody_has_locked_are_left_alone(database: Tables, tmp_path: Path) -> None:
-    one, two = database.job(), database.job()
-    asset = database.asset("asset")
-    numbers = [database.trigger(asset, owner=one), database.trigger(asset, owner=two)]
-    watch = keeper(database, one, tmp_path)
-    with database.sessions() as other:
-        tables.lock_owners(other, numbers[1:])
-        step(database, watch)
-        assert database.owners() == dict(zip(numbers, (one, two), strict=True))
-        other.rollback()
-    step(database, watch)
-    assert database.owners() == dict.fromkeys(numbers, one)
-
-
-def test_rows_that_have_changed_since_are_left_alone(database: Tables, tmp_path: Path) -> None:
-    from airflow_provider_sharedstream.supervisor.ownership import Move
-    from airflow_provider_sharedstream.supervisor.watch import make_move
-
-    one, two = database.job(), database.job()
-    asset = database.asset("asset")
-    number = database.trigger(asset, owner=two)
-    with database.session() as session:
-        assert not make_move(session, Move(frozenset({number}), one, {number: None}))
-    assert database.owners() == {number: two}
-    with database.session() as session:
-        assert make_move(session, Move(frozenset({number}), one, {number: two}))
-    assert database.owners() == {number: one}
-
-
-@pytest.mark.parametrize(
-    ("scope", "takes"),
-    [
-        (Scope(None, None), True),
-        (Scope(None, frozenset({"q"})), False),
-        (Scope("red", None), False),
-        (None, False),
-    ],
-)
-def test_a_triggerer_takes_only_what_airflow_would_give_it(
-    scope: Scope | None, takes: bool, database: Tables, tmp_path: Path
-) -> None:
-    rich, poor = database.job(), database.job()
-    for number in range(4):
-        database.trigger(database.asset(f"asset{number}"), owner=rich, sqs_queue=f"queue{number}")
-    watch = keeper(database, poor, tmp_path, scope=scope)
-    watch.spread_from = 0.0
-    for _ in range(5):
-        step(database, watch)
-    assert list(database.owners().values()).count(poor) == (2 if takes else 0)
-
-
-def test_one_that_has_just_started_takes_nothing(database: Tables, tmp_path: Path) -> None:
-    rich, poor = database.job(), database.job()
-    for number in range(4):
-        database.trigger(database.asset(f"asset{number}"), owner=rich, sqs_queue=f"queue{number}")
-    watch = keeper(database, poor, tmp_path, scope=Scope(None, None))
-    step(database, watch)
-    assert list(database.owners().values()).count(poor) == 0
