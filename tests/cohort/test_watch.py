@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from airflow.configuration import conf
 from sqlalchemy import text
 
 from airflow_provider_sharedstream.stream.roster import Roster
@@ -42,6 +43,8 @@ class Watching:
             env={
                 "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": address,
                 "AIRFLOW_HOME": str(folder / "home"),
+                # The rows are encrypted here, with what a configuration file may hold.
+                "AIRFLOW__CORE__FERNET_KEY": conf.get("core", "fernet_key"),
                 "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
             },
         )
