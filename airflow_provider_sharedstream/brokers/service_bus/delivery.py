@@ -35,9 +35,9 @@ ATTRIBUTES = (
 class Held(NamedTuple):
     """A delivery's handle.
 
-    :param link: the :class:`~.service_bus_link.Link` over which it came.
+    :param link: the :class:`~.link.Link` over which it came.
     :param message: the SDK's, which knows its lock.
-    :param session: the :class:`~.service_bus_sessions.Session` of which it is; None: of none.
+    :param session: the :class:`~.session.Session` of which it is; None: of none.
     """
 
     link: object

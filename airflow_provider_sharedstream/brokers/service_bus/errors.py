@@ -20,8 +20,6 @@ REFUSALS = frozenset(
 )
 """Conditions that stay until somebody changes something (Service Bus: AMQP errors)."""
 
-LOCK_LOST = ("MessageLockLostError", "SessionLockLostError")
-
 
 class NotConnected(ConnectionError):
     """The link was closed, or had broken, under a call."""
@@ -32,8 +30,8 @@ class NoAnswer(ConnectionError):
 
 
 def is_lock_lost(error: BaseException) -> bool:
-    """Whether Service Bus says that a message, or a session, is no longer ours."""
-    return type(error).__name__ in LOCK_LOST
+    """Whether Service Bus says that a message is no longer ours; the link is as good as before."""
+    return type(error).__name__ == "MessageLockLostError"
 
 
 def is_busy(error: BaseException) -> bool:

@@ -10,12 +10,11 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 
-from airflow_provider_sharedstream.brokers.service_bus.delivery import seconds_until
 from airflow_provider_sharedstream.brokers.service_bus.errors import NotConnected, clock_is_off
 from airflow_provider_sharedstream.brokers.service_bus.link import OPEN_SECONDS, Link
+from airflow_provider_sharedstream.brokers.service_bus.session import Arrival, Session, by_session
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.disposition import Disposition
 from airflow_provider_sharedstream.stream.errors import LeaseLost
@@ -34,39 +33,6 @@ IDLE_SECONDS = 5.0
 DEMAND_SECONDS = 0.5
 SHORTEST_ACCEPT_SECONDS = 1.0
 LONGEST_REST_SECONDS = 30.0
-
-
-class Arrival(NamedTuple):
-    """A message of the SDK's, and its session."""
-
-    session: Session
-    message: Any
-
-
-class Session:
-    """One that is ours.
-
-    :param link: its receiver, open.
-    """
-
-    def __init__(self, link: Link) -> None:
-        self.link = link
-        self.id: str = link.receiver.session.session_id
-        self.ended = False
-        self.open: set[Delivery] = set()
-        """Handed out and not settled; also what the machine has given up without a word."""
-        self.active_at = time.monotonic()
-        self.lock_seconds = self.seconds_left
-
-    @property
-    def seconds_left(self) -> float:
-        """How long its lock lasts if it isn't renewed."""
-        return seconds_until(self.link.receiver.session.locked_until_utc)
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether it is no longer ours, by the link's word or by the clock."""
-        return self.link.trouble is not None or self.seconds_left <= 0
 
 
 class Sessions:
@@ -129,18 +95,18 @@ class Sessions:
     async def settle(self, disposition: Disposition, deliveries: Sequence[Delivery]) -> dict[Delivery, BaseException]:
         """Tell Service Bus; return what failed."""
         told = await asyncio.gather(
-            *(self._settle(session, disposition, some) for session, some in _by_session(deliveries).items())
+            *(self._settle(session, disposition, some) for session, some in by_session(deliveries).items())
         )
         return {delivery: error for failures in told for delivery, error in failures.items()}
 
     async def renew(self, deliveries: Sequence[Delivery]) -> Collection[Delivery]:
         """Renew the locks of the sessions of ``deliveries``; return those whose session is lost."""
-        by_session = _by_session(deliveries)
-        errors = await asyncio.gather(*map(self._renew, by_session), return_exceptions=True)
-        for session, error in zip(by_session, errors, strict=True):
+        sessions = by_session(deliveries)
+        errors = await asyncio.gather(*map(self._renew, sessions), return_exceptions=True)
+        for session, error in zip(sessions, errors, strict=True):
             if error is not None and not session.ended:
                 raise error
-        return [delivery for session, some in by_session.items() if session.ended for delivery in some]
+        return [delivery for session, some in sessions.items() if session.ended for delivery in some]
 
     async def close(self) -> None:
         """Give all sessions back, and with them what is still open."""
@@ -222,7 +188,7 @@ class Sessions:
                 if not session.open and self._is_idle(session):
                     break
         except Exception as error:
-            session.link.trouble = session.link.trouble or error
+            session.link.give_up_for(error)
         if not session.ended:
             await self._end(session, lost=session.is_lost)
 
@@ -278,14 +244,14 @@ class Sessions:
     ) -> dict[Delivery, BaseException]:
         released = disposition is Disposition.RELEASE
         if session.ended:
-            return {} if released else _all_lost(session, deliveries)
+            return {} if released else session.all_lost(deliveries)
         # One message of a session can't be given back alone: those behind it would overtake it. So the session is, with
         # all that is open in it; only the first, which failed, is counted up.
         failures = await session.link.settle(disposition, deliveries[:1] if released else deliveries)
         if session.link.trouble is not None or any(isinstance(error, LeaseLost) for error in failures.values()):
             if not session.ended:
                 await self._end(session, lost=True)
-            return {} if released else _all_lost(session, failures)
+            return {} if released else session.all_lost(failures)
         if released and not failures:
             self._spawn(self._end(session, lost=False), f"end-{session.id}")
             session.ended = True
@@ -316,14 +282,3 @@ class Sessions:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s broke", task.get_name(), exc_info=error)
-
-
-def _by_session(deliveries: Sequence[Delivery]) -> dict[Session, list[Delivery]]:
-    found: dict[Session, list[Delivery]] = {}
-    for delivery in deliveries:
-        found.setdefault(delivery.handle.session, []).append(delivery)
-    return found
-
-
-def _all_lost(session: Session, deliveries: Iterable[Delivery]) -> dict[Delivery, BaseException]:
-    return {delivery: LeaseLost(f"its session {session.id!r} is lost") for delivery in deliveries}
