@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import os
 import statistics
 import tempfile
@@ -104,6 +105,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--messages", type=int, default=3000)
     arguments = parser.parse_args()
+    logging.getLogger("azure.servicebus").setLevel(logging.WARNING)
     os.environ.setdefault("AIRFLOW__SHAREDSTREAM__JOIN_GRACE_SECONDS", "0")
     with tempfile.TemporaryDirectory() as folder, ServiceBusServer(Path(folder)) as server:
         os.environ[f"AIRFLOW_CONN_{CONN_ID.upper()}"] = server.connection()

@@ -6,6 +6,7 @@ import asyncio
 import collections
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,10 +25,12 @@ class TcpProxy:
 
     :param target_port: where to.
     :param target_host: default: this machine.
+    :param tls: spoken with clients, not with the target.
     """
 
-    def __init__(self, target_port: int, target_host: str = "127.0.0.1") -> None:
+    def __init__(self, target_port: int, target_host: str = "127.0.0.1", *, tls: ssl.SSLContext | None = None) -> None:
         self.target = (target_host, target_port)
+        self._tls = tls
         self.delay_seconds = 0.0
         """How much later each piece is passed on, in each direction."""
         self.opened = 0
@@ -109,7 +112,7 @@ class TcpProxy:
     async def _heal(self) -> None:
         self._flowing.set()
         if self._server is None:
-            self._server = await asyncio.start_server(self._accept, sock=_bound(self.port))
+            self._server = await asyncio.start_server(self._accept, sock=_bound(self.port), ssl=self._tls)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -154,8 +157,9 @@ class TcpProxy:
             await self._flowing.wait()
             writer.write(piece)
             await writer.drain()
-        with contextlib.suppress(OSError):
-            writer.write_eof()
+        if writer.can_write_eof():
+            with contextlib.suppress(OSError):
+                writer.write_eof()
 
 
 class SqsProxy(TcpProxy):

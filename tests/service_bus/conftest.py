@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import re
+import ssl
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,12 +16,16 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage, ServiceBusSender
 from azure.servicebus.exceptions import MessageSizeExceededError
 
+from services.kafka_certificates import Certificates
 from services.process import ServiceUnavailable
 from services.proxy import TcpProxy
 from services.service_bus import ServiceBusServer
 from tests.emulators.service_bus import RemoteControl
 
 NUMBERS = itertools.count()
+
+# The SDK tells every state of every link, some thirty lines a connection.
+logging.getLogger("azure.servicebus").setLevel(logging.WARNING)
 
 
 class ServiceBus:
@@ -132,12 +138,14 @@ def body_of(message: ServiceBusReceivedMessage) -> str:
 
 
 @pytest.fixture
-def orders(service_bus: ServiceBus) -> RemoteControl:
+def orders(service_bus: ServiceBus) -> Iterator[RemoteControl]:
     """Faults on command, which the tests' own emulator alone can play."""
     try:
-        return service_bus.server.control
+        control = service_bus.server.control
     except ServiceUnavailable as error:
         pytest.skip(str(error))
+    yield control
+    control.forget_faults()
 
 
 @pytest.fixture(scope="session")
@@ -151,3 +159,17 @@ def service_bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceBus
             print(f"\nService Bus tests run on {server.taken}")
             yield given
             given.close()
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def tls(certificates: Certificates) -> ssl.SSLContext:
+    """Of a server on this machine."""
+    issued = certificates.issue("server")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(issued.certificate_file, issued.key_file)
+    return context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -18,6 +19,8 @@ from airflow_provider_sharedstream.connections import azure
 from airflow_provider_sharedstream.connections.azure import service_bus_access
 from airflow_provider_sharedstream.stream.disposition import Disposition
 from airflow_provider_sharedstream.stream.errors import SourceUnavailable
+from services.kafka_certificates import Certificates
+from services.proxy import TcpProxy
 from tests.conformance.suite import numbered, receive_all
 from tests.emulators.service_bus import RemoteControl
 from tests.emulators.service_bus.tokens import ALL_RIGHTS
@@ -146,11 +149,29 @@ async def test_through_an_http_proxy(
     extra = {
         "http_proxy": f"http://127.0.0.1:{http_proxy.port}",
         "custom_endpoint_address": f"sb://127.0.0.1:{orders.open_websocket()}",
-        "transport_type": "websocket",
     }
     conn_id = connection({"schema": service_bus.server.connection_string, "extra": extra})
     await receives(service_bus.queue(), conn_id, service_bus)
     assert http_proxy.asked
+
+
+async def test_through_an_http_proxy_to_a_server_with_tls(
+    service_bus: ServiceBus,
+    orders: RemoteControl,
+    connection: Connect,
+    http_proxy: HttpProxy,
+    certificates: Certificates,
+    tls: ssl.SSLContext,
+) -> None:
+    with TcpProxy(orders.open_websocket(), tls=tls) as front:
+        extra = {
+            "http_proxy": f"http://127.0.0.1:{http_proxy.port}",
+            "custom_endpoint_address": f"sb://127.0.0.1:{front.port}",
+            "connection_verify": str(certificates.ca_file),
+        }
+        secured = service_bus.server.connection_string.replace("UseDevelopmentEmulator=true", "")
+        await receives(service_bus.queue(), connection({"schema": secured, "extra": extra}), service_bus)
+        assert set(http_proxy.asked) == {f"CONNECT 127.0.0.1:{front.port}"}
 
 
 class Credential:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -141,6 +142,58 @@ async def test_a_deleted_entity_is_said_and_held(
         assert not watcher.restarts
     lines = [r.getMessage() for r in caplog.records if "has nothing of that name" in r.getMessage()]
     assert lines[0].startswith(f"service_bus {queue} can't be used, next try in ")
+
+
+async def test_each_is_said_once_a_try_and_tried_seldom(
+    service_bus: ServiceBus,
+    orders: RemoteControl,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("AIRFLOW__SHAREDSTREAM__JOIN_GRACE_SECONDS", "0")
+    orders.add_key("no-listener", "its-secret", ["Send"])
+    strings = {
+        "SERVICE_BUS_WRONG_KEY": service_bus.connection_string.replace("SharedAccessKey=", "SharedAccessKey=not"),
+        "SERVICE_BUS_NO_LISTENER": through(orders.connection_string("no-listener"), service_bus.proxy.port),
+    }
+    for name, string in strings.items():
+        fields = {"conn_type": "azure_service_bus", "schema": string}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(fields))
+    topic, _ = service_bus.subscription()
+    conn_id = {"azure_service_bus_conn_id": ServiceBus.conn_id}
+    bad: dict[str, dict[str, Any]] = {
+        "has nothing of that name": {"queue_name": "nowhere", **conn_id},
+        "subscription_name='nowhere': the namespace": {"topic_name": topic, "subscription_name": "nowhere", **conn_id},
+        "does not allow this": {"queue_name": topic, **conn_id},
+        "refuses its credentials": {
+            "queue_name": service_bus.queue(),
+            "azure_service_bus_conn_id": "service_bus_wrong_key",
+        },
+        "may not receive from it": {
+            "queue_name": service_bus.queue(),
+            "azure_service_bus_conn_id": "service_bus_no_listener",
+        },
+        "Set session_enabled=False": {"queue_name": service_bus.queue(), "session_enabled": True, **conn_id},
+        "Set session_enabled=True": {"queue_name": service_bus.queue(requires_session=True), **conn_id},
+        "there is no such connection": {"queue_name": "any", "azure_service_bus_conn_id": "service_bus_nobody"},
+    }
+
+    def lines() -> list[str]:
+        return [r.getMessage() for r in caplog.records if "can't be used, next try in" in r.getMessage()]
+
+    async with triggerer() as running:
+        for arguments in bad.values():
+            running.start(ServiceBusSharedStreamTrigger(**arguments))
+        await until(lambda: len(lines()) == len(bad), "a line about each")
+        opened = service_bus.proxy.opened
+        await asyncio.sleep(5)
+        assert service_bus.proxy.opened == opened, "tried again at once"
+        assert not any(watcher.restarts for watcher in running.watchers)
+    assert len(lines()) == len(bad)
+    for text in bad:
+        assert sum(text in line for line in lines()) >= 1, text
+    # The first wait; each later one is longer.
+    assert all(float(re.findall(r"next try in (\d+(?:\.\d+)?) s", line)[0]) >= 15 for line in lines())
 
 
 async def test_a_clock_that_is_off(service_bus: ServiceBus, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,10 @@ class Control(abc.ABC):
         """Carry out the next settlements on receivers' links, but cut the connection instead of answering."""
         self.order("lose_settlement_replies", count=count)
 
+    def forget_faults(self) -> int:
+        """Call off what was ordered of the two above and hasn't happened yet; returns how many."""
+        return int(self.order("forget_faults"))
+
     # What there is
 
     def statistics(self) -> Statistics:

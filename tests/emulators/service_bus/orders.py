@@ -96,6 +96,9 @@ class Orders:
     async def lose_settlement_replies(self, count: int) -> None:
         self._broker.faults.lost_replies += count
 
+    async def forget_faults(self) -> int:
+        return self._broker.faults.forget()
+
     async def statistics(self) -> dict[str, int]:
         links = self._links()
         return {

@@ -135,6 +135,19 @@ async def test_a_settlement_whose_answer_is_lost_was_carried_out(
     assert (counts.active, counts.locked) == (0, 1)
 
 
+async def test_faults_are_called_off(client: ServiceBusClient, queue: str, emulator: ServiceBusEmulator) -> None:
+    await send(client, queue, "a", "b")
+    async with client.get_queue_receiver(queue) as receiver:
+        first, second = await receive(receiver, 2)
+        emulator.fail_settlements(3)
+        emulator.lose_settlement_replies(2)
+        with pytest.raises(ServiceBusServerBusyError):
+            await receiver.complete_message(first)
+        assert emulator.forget_faults() == 4
+        await receiver.complete_message(second)
+    assert emulator.forget_faults() == 0
+
+
 async def test_idle_links_are_detached_and_their_connections_stay(
     client: ServiceBusClient, queue: str, emulator: ServiceBusEmulator
 ) -> None:
