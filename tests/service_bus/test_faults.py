@@ -318,12 +318,15 @@ async def test_closed_while_the_network_stalls(service_bus: ServiceBus) -> None:
 
 async def test_nothing_is_left_of_broken_connections(service_bus: ServiceBus, orders: RemoteControl) -> None:
     queue = service_bus.queue()
+    # What sends has a thread of its own.
+    await send(service_bus, queue, [{"n": 0}])
     consumer = await connected(queue)
+    assert not await consumer.settle(Disposition.ACCEPT, await receive_all(consumer, 1))
     await consumer.close()
     tasks, threads = len(asyncio.all_tasks()), threads_but_for_pools()
     consumer = await connected(queue)
     for round in range(8):
-        await send(service_bus, queue, [{"n": round * 10 + n} for n in range(10)])
+        await send(service_bus, queue, [{"n": 10 * round + n} for n in range(1, 11)])
         while True:
             try:
                 found = await receive_all(consumer, 10)
