@@ -47,9 +47,11 @@ def _import(dotted_path: str, argument: str) -> Any:
             raise InvalidArgument(
                 f"{argument}: importing {module_name} failed: {type(error).__name__}: {error}"
             ) from error
-        for name in names[end:]:
+        within = names[end:]
+        for name in within:
             if not hasattr(found, name):
-                raise InvalidArgument(f"{argument}: {module_name} has no {'.'.join(names[end:])}")
+                kind = "function " if len(within) == 1 else ""
+                raise InvalidArgument(f"{argument}: module {module_name!r} has no {kind}{'.'.join(within)!r}")
             found = getattr(found, name)
         return found
     raise InvalidArgument(f"{argument}: there is no module {'.'.join(names[:-1])!r} to import {names[-1]!r} from")

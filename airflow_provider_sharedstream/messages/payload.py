@@ -158,14 +158,18 @@ def _large_number(number: int) -> str:
     return f"{size} is outside {MIN_INTEGER} to {MAX_INTEGER}"
 
 
-def event_payload(source: str, stream: str, messages: Sequence[Message]) -> dict[str, Any]:
+def event_payload(
+    source: str, stream: str, messages: Sequence[Message], dedupe_keys: Sequence[str] | None = None
+) -> dict[str, Any]:
     """Return the payload of an event: the same shape from every source.
 
     :param source: the kind of source: ``sqs``, ``kafka``, ...
     :param stream: which one: a queue, topics, a directory.
     :param messages: at least one, each storable already.
+    :param dedupe_keys: what the messages are recognized by when they come again; None: nothing.
     """
-    return {"source": source, "stream": stream, "messages": [message.as_dict() for message in messages]}
+    payload = {"source": source, "stream": stream, "messages": [message.as_dict() for message in messages]}
+    return payload if dedupe_keys is None else {**payload, "dedupe_keys": list(dedupe_keys)}
 
 
 class MessagesEvent(TriggerEvent):

@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import structlog
 
 from airflow_provider_sharedstream.messages.apply import ApplyFunction, Kind
 from airflow_provider_sharedstream.messages.decode import Decoder
+from airflow_provider_sharedstream.messages.findings import Findings
 from airflow_provider_sharedstream.messages.limits import (
     MAX_PAYLOAD_BYTES,
     OnOversize,
@@ -31,7 +32,7 @@ from airflow_provider_sharedstream.messages.limits import (
     without_body,
 )
 from airflow_provider_sharedstream.messages.match import Matcher
-from airflow_provider_sharedstream.messages.sieves import Fate, Sieve
+from airflow_provider_sharedstream.messages.sieves import Candidate, Fate, Sieve
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.errors import InvalidArgument, SourceUnavailable, UndecodableMessage
 from airflow_provider_sharedstream.stream.message import Message
@@ -62,37 +63,6 @@ COUNTS: dict[str, str] = {
 
 _SLICE_SECONDS = 0.01
 """How long decoding and matching may keep the event loop, which all triggers share, before others get a turn."""
-
-
-class _Candidate(NamedTuple):
-    delivery: Delivery
-    message: Message
-
-
-class _Findings:
-    """What has been found out about one batch."""
-
-    __slots__ = ("candidates", "done", "failed", "rejected", "unmatched")
-
-    def __init__(self) -> None:
-        self.candidates: list[_Candidate] = []
-        self.done: set[Delivery] = set()
-        self.unmatched = 0
-        self.rejected: dict[Delivery, str] = {}
-        self.failed: set[Delivery] = set()
-
-    def note_on(self, receipt: Receipt, deliveries: Sequence[Delivery]) -> None:
-        for delivery in self.failed:
-            receipt.fail(delivery)
-        for delivery, reason in self.rejected.items():
-            if delivery not in self.failed:
-                receipt.reject(delivery, reason)
-        matched = {candidate.delivery for candidate in self.candidates} | self.done
-        if len(matched) == len(deliveries) and not (self.unmatched or self.rejected or self.failed):
-            receipt.match_all()
-        else:
-            for delivery in matched:
-                receipt.match(delivery)
 
 
 class MessagePipeline:
@@ -163,14 +133,20 @@ class MessagePipeline:
         """
         try:
             found = await self._matching(deliveries)
-            if self.sieves:
-                self._sift(found)
+            sieves = self.sieves if found.candidates else ()
+            for sieve in sieves:
+                await sieve.begin()
+            self._sift(sieves, found)
             if self.apply_function is not None and found.candidates:
                 await self._apply(self.apply_function, found)
-            groups = split(self._measured(found), self.max_payload_bytes)
+            measured = self._measured(found)
+            for sieve in sieves:
+                for place in reversed(sieve.note(found.candidates, receipt)):
+                    self._count("repeated", 1)
+                    found.done.add(found.candidates.pop(place).delivery)
+                    measured.pop(place)
+            groups = split(measured, self.max_payload_bytes)
             found.note_on(receipt, deliveries)
-            for sieve in self.sieves:
-                sieve.note([message for _, message in found.candidates], receipt)
         except Exception as error:
             # A mistake of ours, an argument that can't be imported here, a schema registry that is away: all of it
             # comes again, nothing is lost.
@@ -186,8 +162,12 @@ class MessagePipeline:
             self._count("matched", len(found.candidates))
         return groups
 
-    async def _matching(self, deliveries: Sequence[Delivery]) -> _Findings:
-        found = _Findings()
+    def stamp(self, group: Sequence[Message]) -> list[str] | None:
+        """Return what is stored with the event of a group, so that its messages can be recognized later."""
+        return next((made for sieve in self.sieves if (made := sieve.stamp(group)) is not None), None)
+
+    async def _matching(self, deliveries: Sequence[Delivery]) -> Findings:
+        found = Findings()
         candidates = found.candidates
         messages_of, matches = self.decoder.messages_of, self.matcher.matches
         if self.decoder.needs_preparation:
@@ -201,7 +181,7 @@ class MessagePipeline:
                 continue
             for message in messages:
                 if matches(message):
-                    candidates.append(_Candidate(delivery, message))
+                    candidates.append(Candidate(delivery, message))
                 else:
                     found.unmatched += 1
             if time.monotonic() - started > _SLICE_SECONDS:
@@ -209,12 +189,15 @@ class MessagePipeline:
                 started = time.monotonic()
         return found
 
-    def _sift(self, found: _Findings) -> None:
-        passed: list[_Candidate] = []
-        for delivery, message in found.candidates:
-            held = next(filter(None, (sieve.judge(message) for sieve in self.sieves)), None)
+    def _sift(self, sieves: Sequence[Sieve], found: Findings) -> None:
+        if not sieves:
+            return
+        passed: list[Candidate] = []
+        for candidate in found.candidates:
+            delivery, message = candidate
+            held = next(filter(None, (sieve.judge(candidate) for sieve in sieves)), None)
             if held is None:
-                passed.append(_Candidate(delivery, message))
+                passed.append(candidate)
                 continue
             self._count(held.counted_as, 1)
             if held.fate is Fate.DONE:
@@ -226,12 +209,12 @@ class MessagePipeline:
                 found.rejected.setdefault(delivery, held.reason)
         found.candidates = [candidate for candidate in passed if candidate.delivery not in found.failed]
 
-    async def _apply(self, function: ApplyFunction, found: _Findings) -> None:
+    async def _apply(self, function: ApplyFunction, found: Findings) -> None:
         results = await function.apply([message for _, message in found.candidates])
-        emitted: list[_Candidate] = []
+        emitted: list[Candidate] = []
         for (delivery, message), result in zip(found.candidates, results, strict=True):
             if result.kind is Kind.EMIT and result.message is not None:
-                emitted.append(_Candidate(delivery, result.message))
+                emitted.append(Candidate(delivery, result.message))
             elif result.kind is Kind.SKIP:
                 self._count("apply_skipped", 1)
             else:
@@ -246,11 +229,11 @@ class MessagePipeline:
                     self._on_error(delivery, result.reason, found)
         found.candidates = [candidate for candidate in emitted if candidate.delivery not in found.failed]
 
-    def _measured(self, found: _Findings) -> list[Sized]:
+    def _measured(self, found: Findings) -> list[Sized]:
         limit = self.max_payload_bytes
         if limit is None:
             return [Sized(message, 0) for _, message in found.candidates]
-        kept: list[_Candidate] = []
+        kept: list[Candidate] = []
         measured: list[Sized] = []
         for delivery, message in found.candidates:
             one = sized(message)
@@ -263,12 +246,12 @@ class MessagePipeline:
                     found.rejected.setdefault(delivery, reason)
                     continue
                 one = without_body(one)
-            kept.append(_Candidate(delivery, one.message))
+            kept.append(Candidate(delivery, one.message))
             measured.append(one)
         found.candidates = kept
         return measured
 
-    def _undecodable(self, delivery: Delivery, reason: str, found: _Findings) -> None:
+    def _undecodable(self, delivery: Delivery, reason: str, found: Findings) -> None:
         self._count("undecodable", 1)
         self._say("undecodable", "a message can't be decoded", message=delivery.id, reason=reason)
         if self.decoder.named:
@@ -276,7 +259,7 @@ class MessagePipeline:
         else:
             found.rejected[delivery] = reason
 
-    def _on_error(self, delivery: Delivery, reason: str, found: _Findings) -> None:
+    def _on_error(self, delivery: Delivery, reason: str, found: Findings) -> None:
         if self.on_error == "reject":
             found.rejected.setdefault(delivery, reason)
         elif self.on_error == "release":

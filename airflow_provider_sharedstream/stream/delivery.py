@@ -54,6 +54,7 @@ class Delivery:
         "received_at",
         "rejected_by",
         "release_delay_seconds",
+        "settled",
         "size",
     )
 
@@ -100,6 +101,8 @@ class Delivery:
         """With a dead letter: the watchers that rejected it."""
         self.parked = False
         """Its copy is in the dead-letter place already; what is left is to accept the original."""
+        self.settled: bool | None = None
+        """Whether the broker has taken the word that it is done with; False: it comes again; None: not told yet."""
         self.decoded: dict[Hashable, Any] | None = None
         """Decoded messages by decoder, so that twenty watchers decode once."""
 

@@ -129,6 +129,9 @@ class Holdings:
     def _seal(self, sealed: Sealed) -> None:
         deliveries = sealed.deliveries
         self.sealed[sealed.disposition] += len(deliveries)
+        settled = sealed.disposition in (Disposition.ACCEPT, Disposition.DEAD_LETTER)
+        for delivery in deliveries:
+            delivery.settled = settled
         self.decided.difference_update(deliveries)
         self.budget.free(deliveries)
         self.leases.forget(deliveries)

@@ -6,7 +6,8 @@ keeps the watchers of one source on one triggerer, and writes down who belongs t
 streams, in the process that runs the triggers, take messages only while everybody on it listens, and settle only what
 everybody on it has seen.
 
-A second thread gives back to the scheduler the events that it left without a run.
+A second thread gives back to the scheduler the events that it left without a run. A third tells watchers what events
+hold already.
 
 ==============  ======================================================================================
 ``listener``    the plugin; starts the thread where a triggerer starts, and nowhere else
@@ -19,6 +20,8 @@ A second thread gives back to the scheduler the events that it left without a ru
 ``declared``    which watchers a stored Dag declares (pure)
 ``ownership``   which triggerer each source belongs to (pure)
 ``requeue``     events without a run, and their Dags; with ``requeue_watch`` (the second thread's loop),
-                ``requeue_tables`` (all access to Airflow's models for it) and ``requeue_deletions``
+                ``requeue_tables`` and ``requeue_changes`` (all access to Airflow's models for it) and
+                ``requeue_deletions``
+``recall``      what is stored already, for watchers with ``dedupe_durable``
 ==============  ======================================================================================
 """

@@ -58,6 +58,7 @@ class _AtFork:
             start, self._start = self._start, None
             threading.Thread(target=_watch, args=start, name="sharedstream-cohort", daemon=True).start()
             threading.Thread(target=_requeue, name="sharedstream-requeue", daemon=True).start()
+            threading.Thread(target=_recall, args=(start[1].parent,), name="sharedstream-recall", daemon=True).start()
 
 
 def _name_file() -> Path:
@@ -84,6 +85,12 @@ def _requeue() -> None:
     from airflow_provider_sharedstream.supervisor.requeue_watch import requeue_for_ever
 
     requeue_for_ever()
+
+
+def _recall(folder: Path) -> None:
+    from airflow_provider_sharedstream.supervisor.recall import answer_for_ever
+
+    answer_for_ever(folder)
 
 
 class TriggererListener:

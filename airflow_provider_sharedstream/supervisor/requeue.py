@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from airflow.observability import stats
 
+from airflow_provider_sharedstream import options
 from airflow_provider_sharedstream.stream.metrics import Metric
+from airflow_provider_sharedstream.supervisor import requeue_changes as changes
 from airflow_provider_sharedstream.supervisor import requeue_tables as tables
 from airflow_provider_sharedstream.supervisor.requeue_deletions import deleted_until
 from airflow_provider_sharedstream.supervisor.requeue_tables import Newest, Pair, Untaken
@@ -53,18 +55,20 @@ class Requeue:
     while it makes the Dag's runs, and looks again under the lock.
 
     It is off where ``[sharedstream] requeue_stranded_events`` is false, and where Airflow strands nothing.
+
+    :param clock: monotonic.
     """
 
-    def __init__(self) -> None:
-        from airflow.configuration import conf
-
-        self.on = conf.getboolean("sharedstream", "requeue_stranded_events", fallback=True)
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.on = options.switch("requeue_stranded_events", default=True)
         if self.on and not tables.strands_events():
             self.on = False
             log.info("This Airflow queues every event by itself: no event has to be given back to its scheduler")
         self._settled: dict[Pair, datetime] = {}
         """Pairs that nothing is to be done about, with their newest event."""
-        self._late_at = 0.0
+        self._clock = clock
+        self._late_at = float("-inf")
+        """When late events are looked for next."""
         self._late_from = datetime.now(timezone.utc) - LATE_WITHIN_AT_START
         self._postponed_to = self._late_from
 
@@ -75,11 +79,13 @@ class Requeue:
         """
         if not self.on or not asset_ids:
             return 0
-        if time.monotonic() >= self._late_at:
+        if self._clock() >= self._late_at:
+            first, self._late_at = self._late_at < 0, self._clock() + LATE_EVERY_SECONDS
             began = datetime.now(timezone.utc)
-            self._mend_late(session, asset_ids)
-            self._late_at = time.monotonic() + LATE_EVERY_SECONDS
+            mended = self._mend_late(session, asset_ids)
             self._late_from = began - LATE_WITHIN
+            if not (mended or first):
+                return 0  # one query a sweep
         oldest = datetime.now(timezone.utc) - OLDEST
         found = tables.find_newest(session, asset_ids, oldest)
         self._settled = {one.pair: one.newest for one in found if self._settled.get(one.pair) == one.newest}
@@ -95,7 +101,7 @@ class Requeue:
         return queued
 
     def _queue(self, session: Session, pair: Pair, oldest: datetime) -> bool:
-        if not tables.lock(session, pair.dag_id):
+        if not changes.lock(session, pair.dag_id):
             session.rollback()
             return False
         # Nobody makes runs of the Dag now; what was seen before the lock may have been taken meanwhile.
@@ -110,7 +116,7 @@ class Requeue:
             return False
         events = tables.count_events(session, pair, run_after or found[0].since)
         name = tables.asset_name(session, pair)
-        queued = tables.queue(session, pair, found[0].newest)
+        queued = changes.queue(session, pair, found[0].newest)
         session.commit()
         if queued:
             log.info("Dag %s is queued again for %d events of %s that no run had taken", pair.dag_id, events, name)
@@ -128,8 +134,12 @@ class Requeue:
             return False
         return tables.reaches(session, one.pair)
 
-    def _mend_late(self, session: Session, asset_ids: Collection[int]) -> None:
-        """Give late events a time that the next run takes, in their order; the sweep then finds them."""
+    def _mend_late(self, session: Session, asset_ids: Collection[int]) -> int:
+        """Give late events a time that the next run takes, in their order; the sweep then finds them.
+
+        :return: how many it were.
+        """
+        mended = 0
         untaken = tables.find_untaken(session, asset_ids, self._late_from)
         runs = tables.last_runs(session, {event.pair.dag_id for event in untaken})
         late = [event for event in untaken if event.pair.dag_id in runs and event.timestamp <= runs[event.pair.dag_id]]
@@ -147,11 +157,13 @@ class Requeue:
                 if (until is None or event.timestamp > until) and self._postpone(session, event, run_after):
                     log.info("Event %d became visible after its run of Dag %s", event.event_id, event.pair.dag_id)
                     _count("late", event.pair, 1)
+                    mended += 1
         session.commit()
+        return mended
 
     def _postpone(self, session: Session, event: Untaken, run_after: datetime) -> bool:
         self._postponed_to = max(datetime.now(timezone.utc), run_after, self._postponed_to) + MICROSECOND
-        return tables.postpone(session, event, self._postponed_to)
+        return changes.postpone(session, event, self._postponed_to)
 
 
 def _count(reason: str, pair: Pair, events: int) -> None:

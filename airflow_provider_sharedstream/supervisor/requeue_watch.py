@@ -30,22 +30,23 @@ class WatchedAssets:
     """The assets that triggers of ours watch for, read anew every few seconds."""
 
     def __init__(self) -> None:
+        self.ids: frozenset[int] = frozenset()
         self._ours: dict[int, bool] = {}
         """By trigger; what a row holds never changes."""
-        self._assets: frozenset[int] = frozenset()
         self._read_at = float("-inf")
 
-    def read(self, session: Session) -> frozenset[int]:
-        """Return them."""
-        if time.monotonic() - self._read_at >= ASSETS_EVERY_SECONDS:
-            rows = tables.read_watchers(session, 0.0)
-            new = {row.trigger_id: row for row in rows if row.trigger_id not in self._ours}
-            self._ours = {row.trigger_id: self._ours.get(row.trigger_id, False) for row in rows}
-            for number, arguments in (tables.read_arguments(session, new) if new else {}).items():
-                self._ours[number] = identify(new[number].name, new[number].classpath, arguments) is not None
-            self._assets = frozenset(link.asset_id for row in rows if self._ours[row.trigger_id] for link in row.links)
-            self._read_at = time.monotonic()
-        return self._assets
+    def refresh(self, session: Session) -> bool:
+        """Read them if it is time to; return whether it was."""
+        if time.monotonic() - self._read_at < ASSETS_EVERY_SECONDS:
+            return False
+        rows = tables.read_watchers(session, 0.0)
+        new = {row.trigger_id: row for row in rows if row.trigger_id not in self._ours}
+        self._ours = {row.trigger_id: self._ours.get(row.trigger_id, False) for row in rows}
+        for number, arguments in (tables.read_arguments(session, new) if new else {}).items():
+            self._ours[number] = identify(new[number].name, new[number].classpath, arguments) is not None
+        self.ids = frozenset(link.asset_id for row in rows if self._ours[row.trigger_id] for link in row.links)
+        self._read_at = time.monotonic()
+        return True
 
 
 def requeue_for_ever() -> None:
@@ -63,8 +64,7 @@ def requeue_for_ever() -> None:
                 requeue = Requeue()
             if not requeue.on:
                 return
-            sweep(requeue, assets)
-            worked = True
+            worked = sweep(requeue, assets) is not None or worked
             outage.reset()
             surprise.reset()
         except Exception as error:
@@ -87,9 +87,12 @@ def requeue_for_ever() -> None:
         time.sleep(max(0.1, pause - (time.monotonic() - began)))
 
 
-def sweep(requeue: Requeue, assets: WatchedAssets) -> int:
-    """Do it once, with a session of Airflow's; return how many Dags were queued."""
+def sweep(requeue: Requeue, assets: WatchedAssets) -> int | None:
+    """Do it once, with a session of Airflow's; return how many Dags were queued.
+
+    Where nothing has to be done it is one query. So when the assets are read nothing else is looked for: None.
+    """
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        return requeue.sweep(session, assets.read(session))
+        return None if assets.refresh(session) else requeue.sweep(session, assets.ids)

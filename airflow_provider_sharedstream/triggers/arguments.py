@@ -65,6 +65,8 @@ class CommonArguments(TypedDict, total=False):
       Default: None, it makes one; at most 86,400. It is kept in memory while the watcher runs.
     - ``dedupe_key``: a JMESPath expression; messages in which it has the same value are the same. Default: the id
       tells.
+    - ``dedupe_durable``: remember it with the stored events, through restarts and on every triggerer. Where the broker
+      gives a new id to what somebody puts back: SQS, Service Bus, a directory. Default: False, in memory.
     - ``max_age_seconds``: how old a message may be. Default: None, any age.
     - ``on_expired``: what happens to an older one: ``reject`` (default), or ``accept``: it is counted, and done with.
 
@@ -91,6 +93,7 @@ class CommonArguments(TypedDict, total=False):
     on_error: Literal["reject", "skip", "release"]
     dedupe_window_seconds: float | None
     dedupe_key: str | None
+    dedupe_durable: bool
     max_age_seconds: float | None
     on_expired: Literal["reject", "accept"]
     on_reject: Literal["dead_letter", "accept", "release"]
@@ -118,6 +121,7 @@ COMMON: Mapping[str, Argument] = {
         None, {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 86_400}, "filter"
     ),
     "dedupe_key": Argument(None, TEXT_OR_NONE, "filter"),
+    "dedupe_durable": Argument(False, FLAG, "filter"),
     "max_age_seconds": Argument(None, {"type": ["number", "null"], "exclusiveMinimum": 0}, "filter"),
     "on_expired": Argument("reject", {"enum": ["reject", "accept"]}, "filter"),
     "on_reject": Argument("dead_letter", {"enum": ["dead_letter", "accept", "release"]}, "stream"),

@@ -13,38 +13,26 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import SharedStreamManager, SharedStreamProducer
 
 from airflow_provider_sharedstream import options
-from airflow_provider_sharedstream.messages.apply import ApplyFunction
 from airflow_provider_sharedstream.messages.decode import Decoder
 from airflow_provider_sharedstream.messages.match import Matcher
 from airflow_provider_sharedstream.messages.payload import MessagesEvent, event_payload
 from airflow_provider_sharedstream.messages.pipeline import MessagePipeline
-from airflow_provider_sharedstream.messages.sieves import MaxAge, RecentMessages, Sieve
-from airflow_provider_sharedstream.stream import metrics
 from airflow_provider_sharedstream.stream.cohort import cohort_of
-from airflow_provider_sharedstream.stream.dead_letter import PREFIX
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.errors import InvalidArgument, error_text
-from airflow_provider_sharedstream.stream.metrics import StreamMetrics
 from airflow_provider_sharedstream.stream.producer import BrokerStreamProducer
 from airflow_provider_sharedstream.stream.roll_call import COHORT_TIMEOUT_SECONDS
 from airflow_provider_sharedstream.stream.settings import StreamSettings
 from airflow_provider_sharedstream.stream.unusable import UnusableConsumer
 from airflow_provider_sharedstream.triggers.arguments import COMMON, REQUIRED, Argument, mistakes
 from airflow_provider_sharedstream.triggers.mark import MARK, StreamIdentity, is_ours, without_mark
+from airflow_provider_sharedstream.triggers.pipelines import build_pipeline, build_sieves, report
 from airflow_provider_sharedstream.triggers.watching import WatchedBatch, is_watched, watched
 
 log = logging.getLogger(__name__)
 
 JOIN_GRACE_SECONDS = 3.0
 """Default of ``[sharedstream] join_grace_seconds``."""
-
-STREAM_COUNTERS = {
-    "match_error": metrics.UNJUDGED,
-    "apply_rejected": metrics.REJECTED,
-    "undecodable": metrics.REJECTED,
-    "repeated": metrics.REPEATED,
-    "expired": metrics.EXPIRED,
-}
 
 
 class BrokerEventTrigger(BaseEventTrigger):
@@ -59,6 +47,8 @@ class BrokerEventTrigger(BaseEventTrigger):
     producer_class: ClassVar[type[BrokerStreamProducer]]
     ARGUMENTS: ClassVar[Mapping[str, Argument]] = {}
     """The source's own arguments; one of the common names here replaces the common one."""
+    ids_come_back: ClassVar[bool] = True
+    """Whether what somebody puts back at the broker (a group set back, a snapshot sought) has the id that it had."""
     filtering = False
     """Whether a filter of this trigger is at work just now: then another one is called by it."""
 
@@ -102,14 +92,31 @@ class BrokerEventTrigger(BaseEventTrigger):
         unknown = self.unknown_arguments if unknown_too else {}
         found = list(mistakes(self.allowed_arguments(), {**self.arguments, **unknown}))
         if not found:
-            found = list(self.check())
-        for build in (lambda: self.decoder, lambda: Matcher(self.arguments["match"]), self.sieves):
+            found = [*self._check_repeats(), *self.check()]
+        said = {text.partition("=")[0] for text in found}
+        for names, build in (
+            ({"decode", "unwrap"}, lambda: self.decoder),
+            ({"match"}, lambda: Matcher(self.arguments["match"])),
+            ({"dedupe_window_seconds", "dedupe_key"}, lambda: build_sieves(self)),
+        ):
+            if names & said:
+                continue
             try:
                 build()
             except InvalidArgument as error:
                 found.append(str(error))
         if found:
             raise InvalidArgument(f"{type(self).__name__}: " + "; ".join(dict.fromkeys(found)))
+
+    def _check_repeats(self) -> Iterator[str]:
+        for name in ("dedupe_key", "dedupe_durable"):
+            if self.arguments[name] and self.arguments["dedupe_window_seconds"] is None:
+                yield f"{name}={self.arguments[name]!r}: it has no effect without dedupe_window_seconds"
+        if self.arguments["dedupe_durable"] and self.ids_come_back:
+            yield (
+                "dedupe_durable=True: after a restart nothing here tells a repeat from what somebody put back on "
+                "purpose, which must make an event; leave it out, and repeats are told from memory"
+            )
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments that differ from their defaults, as plain JSON in a fixed order.
@@ -184,8 +191,9 @@ class BrokerEventTrigger(BaseEventTrigger):
                     batch.receipt.fail(delivery)
                 continue
             for group in await pipeline.groups_for(batch.deliveries, batch.receipt):
-                yield MessagesEvent(payload=event_payload(batch.source, batch.stream, group))
-            _report(batch, found)
+                stamp = pipeline.stamp(group)
+                yield MessagesEvent(payload=event_payload(batch.source, batch.stream, group, stamp))
+            report(batch, found)
 
     filter_shared_stream = watched(filter_shared_stream)
 
@@ -225,43 +233,12 @@ class BrokerEventTrigger(BaseEventTrigger):
 
         :param found: counts what was found, by the names of ``messages.pipeline.COUNTS``.
         """
-        arguments = self.arguments
-        path = arguments["apply_function"]
-        apply_function = None
-        if path is not None:
-            apply_function = ApplyFunction(path, timeout_seconds=arguments["apply_timeout_seconds"])
-        counts = Counter[str]() if found is None else found
-
-        def count(name: str, number: int) -> None:
-            counts[name] += number
-
-        pipeline = MessagePipeline(
-            self.decoder,
-            Matcher(arguments["match"]),
-            apply_function,
-            arguments["on_error"],
-            count,
-            arguments["max_payload_bytes"],
-            arguments["on_oversize"],
-            self.sieves(),
-        )
-        pipeline.watcher = self.watcher_name
-        return pipeline
+        return build_pipeline(self, Counter() if found is None else found)
 
     @property
     def decoder(self) -> Decoder:
         """How this watcher wants bodies decoded."""
         return Decoder(self.arguments["decode"], self.arguments["unwrap"])
-
-    def sieves(self) -> list[Sieve]:
-        """Return what holds some of the messages that match, anew for each watch."""
-        arguments = self.arguments
-        sieves: list[Sieve] = []
-        if arguments["max_age_seconds"] is not None:
-            sieves.append(MaxAge(arguments["max_age_seconds"], arguments["on_expired"]))
-        if arguments["dedupe_window_seconds"] is not None:
-            sieves.append(RecentMessages(arguments["dedupe_window_seconds"], PREFIX, arguments["dedupe_key"]))
-        return sieves
 
     def introduction(self) -> Hashable:
         """Return what the source's adapter is told of this watcher; None where it needs to know nothing."""
@@ -297,15 +274,6 @@ class BrokerEventTrigger(BaseEventTrigger):
             join_grace_seconds=options.seconds("join_grace_seconds", JOIN_GRACE_SECONDS),
             cohort_timeout_seconds=options.seconds("cohort_timeout_seconds", COHORT_TIMEOUT_SECONDS),
         )
-
-
-def _report(batch: WatchedBatch, found: Counter[str]) -> None:
-    """Put what was found in ``batch`` into the metrics, and begin anew."""
-    if worth_counting := {name: number for name, number in found.items() if name in STREAM_COUNTERS}:
-        stream_metrics = StreamMetrics(batch.source, batch.stream)
-        for name, number in worth_counting.items():
-            stream_metrics.count(STREAM_COUNTERS[name], number)
-    found.clear()
 
 
 def _plain(value: Any) -> Any:

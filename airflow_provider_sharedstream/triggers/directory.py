@@ -60,6 +60,7 @@ class DirectoryFileDeleteTrigger(BrokerEventTrigger):
     """
 
     producer_class = DirectorySharedStreamProducer
+    ids_come_back = False
     ARGUMENTS = {
         "directory": Argument(REQUIRED, TEXT),
         "filename": Argument(None, TEXT_OR_NONE, "filter"),
@@ -124,7 +125,9 @@ class DirectoryFileDeleteTrigger(BrokerEventTrigger):
             yield f"decode={given['decode']!r}: there is nothing to decode without content_up_to_bytes"
 
     def _never_matches(self, argument: str, wanted: str) -> Iterator[str]:
-        if "/" in wanted and not self.arguments["recursive"]:
+        if wanted.startswith("/"):
+            yield f"{argument}={wanted!r}: give the name only; the directory is in `directory`"
+        elif "/" in wanted and not self.arguments["recursive"]:
             yield f"{argument}={wanted!r}: a slash is in no name; expected a name, or recursive=True"
         for ignored in self.arguments["ignore"]:
             if any(fnmatch.fnmatchcase(part, ignored) for part in wanted.split("/")):

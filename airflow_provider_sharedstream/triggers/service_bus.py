@@ -32,6 +32,7 @@ class ServiceBusSharedStreamTrigger(BrokerEventTrigger):
     """
 
     producer_class = ServiceBusSharedStreamProducer
+    ids_come_back = False
     ARGUMENTS = {
         "queue_name": Argument(None, TEXT_OR_NONE),
         "topic_name": Argument(None, TEXT_OR_NONE),

@@ -31,6 +31,7 @@ class SqsSharedStreamTrigger(BrokerEventTrigger):
     """
 
     producer_class = SqsSharedStreamProducer
+    ids_come_back = False
     ARGUMENTS = {
         "sqs_queue": Argument(REQUIRED, TEXT),
         "aws_conn_id": Argument("aws_default", TEXT_OR_NONE),

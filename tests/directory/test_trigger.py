@@ -83,6 +83,8 @@ def test_what_one_watcher_wants_is_not_in_the_key() -> None:
         ({"filename": "a/b"}, ["filename='a/b'", "recursive"]),
         ({"filename": ".hidden"}, ["'.hidden'", "ignore"]),
         ({"pattern": "*.tmp"}, ["'*.tmp'", "ignore"]),
+        ({"pattern": "/in/*.csv"}, ["'/in/*.csv': give the name only; the directory is in `directory`"]),
+        ({"filename": "/in/a", "recursive": True}, ["'/in/a': give the name only; the directory is in `directory`"]),
         ({"filename": "a", "poke_interval": 0}, ["poke_interval=0", "at least 0.1"]),
         ({"filename": "a", "poke_interval": "5"}, ["poke_interval='5'", "number"]),
         ({"filename": "a", "settle_seconds": -1}, ["settle_seconds=-1"]),

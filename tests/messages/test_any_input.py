@@ -1,13 +1,15 @@
-"""Whatever comes, the pipeline goes on, and what leaves it can be stored and read."""
+"""Whatever comes, the pipeline goes on, and what leaves it can be stored by a PostgreSQL and read by a task."""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
 import json
+from collections.abc import AsyncIterator
 from datetime import datetime, timezone
 from typing import Any
 
+from airflow.triggers.base import TriggerEvent
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -20,7 +22,8 @@ from airflow_provider_sharedstream.messages.pipeline import MessagePipeline
 from airflow_provider_sharedstream.messages.unwrap import ENVELOPES
 from airflow_provider_sharedstream.stream.delivery import Batch, Delivery
 from airflow_provider_sharedstream.stream.receipts import Receipt
-from tests.messages.airflow_path import as_a_task_sees
+from airflow_provider_sharedstream.triggers.sqs import SqsSharedStreamTrigger
+from tests.messages.airflow_path import Store, as_a_task_sees
 
 any_text = st.text(st.characters(exclude_categories=()))  # lone surrogates too
 any_json = st.recursive(
@@ -121,22 +124,25 @@ expressions = st.sampled_from(
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.lists(deliveries, min_size=1, max_size=3), decoders, expressions, st.sampled_from(["reject", "skip", "release"])
+    batch=st.lists(deliveries, min_size=1, max_size=3),
+    decoder=decoders,
+    expression=expressions,
+    on_error=st.sampled_from(["reject", "skip", "release"]),
 )
 @example(
-    [Delivery(id="\udcff", body=b"\xff", headers={b"\xff": b"\xff"}, attributes={"n": float("nan")})],
-    Decoder(),
-    None,
-    "reject",
+    batch=[Delivery(id="\udcff", body=b"\xff", headers={b"\xff": b"\xff"}, attributes={"n": float("nan")})],
+    decoder=Decoder(),
+    expression=None,
+    on_error="reject",
 )
 @example(
-    [Delivery(id="x", body=b"1", published_at=datetime.max.replace(tzinfo=timezone.utc))],
-    Decoder(),
-    "published_at",
-    "reject",
+    batch=[Delivery(id="x", body=b"1", published_at=datetime.max.replace(tzinfo=timezone.utc))],
+    decoder=Decoder(),
+    expression="published_at",
+    on_error="reject",
 )
 def test_a_payload_is_storable_and_every_delivery_accounted_for(
-    batch: list[Delivery], decoder: Decoder, expression: Any, on_error: Any
+    batch: list[Delivery], decoder: Decoder, expression: Any, on_error: Any, store: Store
 ) -> None:
     receipt = Receipt(Batch(batch), "watcher")
     counted: dict[str, int] = {}
@@ -152,7 +158,7 @@ def test_a_payload_is_storable_and_every_delivery_accounted_for(
 
     strict = json.dumps(event.payload, allow_nan=False, ensure_ascii=False).encode("utf-8")
     assert json.loads(strict) == event.payload
-    seen = messages(as_a_task_sees(event))
+    seen = messages(as_a_task_sees(event, store))
     # What has the same id is one message to a Dag.
     assert {message.id for message in seen} == {message.id for message in found}
     assert [message.as_dict() for message in seen[:1]] == event.payload["messages"][:1]
@@ -166,3 +172,55 @@ def test_a_payload_is_storable_and_every_delivery_accounted_for(
         assert judged >= {d for d in batch if (d.decoded or {}).get(decoder.spec) != ()}
     assert all(reason.encode("utf-8") for reason in receipt.rejected.values())
     assert decoded >= len(found)
+
+
+filter_arguments = st.fixed_dictionaries(
+    {},
+    optional={
+        "decode": st.sampled_from(["auto", "json", "text", "bytes"]),
+        "unwrap": st.lists(st.sampled_from(sorted(ENVELOPES)), max_size=3),
+        "match": expressions,
+        "on_error": st.sampled_from(["reject", "skip", "release"]),
+        "max_payload_bytes": st.sampled_from([1024, None]),
+        "on_oversize": st.sampled_from(["split", "omit", "reject"]),
+        "dedupe_window_seconds": st.just(60),
+        "max_age_seconds": st.just(60),
+        "on_expired": st.sampled_from(["reject", "accept"]),
+    },
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    batches=st.lists(st.lists(deliveries, min_size=1, max_size=3), min_size=1, max_size=3),
+    arguments=filter_arguments,
+    key=st.none() | st.sampled_from(["body.id", "headers", "length(body)"]),
+)
+def test_the_filter_never_raises(
+    batches: list[list[Delivery]], arguments: dict[str, Any], key: str | None, store: Store
+) -> None:
+    """A trigger's own, as the triggerer runs it; what it yields is stored and read."""
+    if "dedupe_window_seconds" in arguments and key is not None:
+        arguments = {**arguments, "dedupe_key": key}
+    raw = [Batch(batch) for batch in batches]
+
+    async def stream() -> AsyncIterator[Batch]:
+        for batch in raw:
+            yield batch
+
+    async def watch() -> list[TriggerEvent]:
+        trigger = SqsSharedStreamTrigger("q", **arguments)
+        trigger.trigger_id = 7
+        assert trigger.trouble() is None
+        return [event async for event in trigger.filter_shared_stream(stream())]
+
+    with capture_logs() as logs:
+        events = asyncio.run(watch())
+    assert not [entry for entry in logs if "could not be handled" in entry["event"]]
+    for event in events:
+        ids = {message["id"] for message in event.payload["messages"]}
+        assert {message.id for message in messages(as_a_task_sees(event, store))} == ids
+        assert ids
+    for batch in raw:
+        (receipt,) = batch.receipts
+        assert receipt.returned

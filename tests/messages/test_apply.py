@@ -214,8 +214,8 @@ def test_a_function_that_hangs_does_not_hold_up_the_end_of_the_process() -> None
         ("decide", "expected the dotted path of a callable"),
         (None, "expected the dotted path of a callable"),
         ("no_such_package.x", "there is no module 'no_such_package'"),
-        (f"{HERE}.nothing", f"{HERE} has no nothing"),
-        (f"{HERE}.Callable.nothing", "has no Callable.nothing"),
+        (f"{HERE}.nothing", f"module '{HERE}' has no function 'nothing'"),
+        (f"{HERE}.Callable.nothing", f"module '{HERE}' has no 'Callable.nothing'"),
         (f"{HERE}.not_callable", "is int, which can't be called"),
         ("broken_module.x", "importing broken_module failed: ZeroDivisionError: division by zero"),
         (

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import jmespath
 import pytest
-import sqlalchemy
 
 from airflow_provider_sharedstream.messages import Message, messages
 from airflow_provider_sharedstream.messages.decode import Decoder
@@ -15,17 +12,8 @@ from airflow_provider_sharedstream.messages.payload import MessagesEvent, event_
 from airflow_provider_sharedstream.messages.pipeline import MessagePipeline
 from airflow_provider_sharedstream.stream.delivery import Batch, Delivery
 from airflow_provider_sharedstream.stream.receipts import Receipt
-from services.postgres import PostgresServer
-from tests.messages.airflow_path import Store, as_a_task_sees, in_database
+from tests.messages.airflow_path import Store, as_a_task_sees
 from tests.messages.shapes import DOCUMENT, SHAPES, Shape, document
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with PostgresServer(tmp_path_factory.mktemp("postgres")) as server:
-        engine = sqlalchemy.create_engine(server.create_database("shapes"))
-        yield in_database(engine)
-        engine.dispose()
 
 
 async def seen_by_a_dag(shape: Shape, store: Store) -> tuple[list[Message], Receipt, Delivery]:

@@ -29,7 +29,7 @@ def test_every_common_argument_is_documented_with_its_default_in_its_group() -> 
     for part, scopes in ((own, {"filter"}), (shared, {"source", "stream"})):
         documented = dict(re.findall(r"^\| `(\w+)` \| `(.+?)` \|", part, re.MULTILINE))
         expected = {
-            name: "None" if argument.default is None else json.dumps(argument.default)
+            name: str(argument.default) if argument.default in (None, False) else json.dumps(argument.default)
             for name, argument in COMMON.items()
             if argument.scope in scopes
         }
@@ -38,7 +38,7 @@ def test_every_common_argument_is_documented_with_its_default_in_its_group() -> 
 
 def test_the_readme_lists_every_source_and_no_other() -> None:
     listed = set(re.findall(r"`triggers\.(\w+)\.\w+`", (CHECKOUT / "README.md").read_text(encoding="utf-8")))
-    beside = {"__init__", "arguments", "base", "mark", "watching"}
+    beside = {"__init__", "arguments", "base", "mark", "pipelines", "watching"}
     assert listed == {file.stem for file in Path(triggers.__path__[0]).glob("*.py")} - beside
 
 

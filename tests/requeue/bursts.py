@@ -75,7 +75,7 @@ def deployment(folder: Path, cases: Sequence[Case], database: str, *, requeue: b
                 "BURST_CASES": json.dumps(described),
                 "AIRFLOW__SHAREDSTREAM__REQUEUE_STRANDED_EVENTS": str(requeue),
             },
-            parallelism=16,
+            parallelism=8,
             parse_seconds=30,
         ) as airflow:
             yield airflow

@@ -6,14 +6,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from airflow.models.asset import AssetDagRunQueue, AssetEvent, DagScheduleAssetReference
 from airflow.models.dag import DagModel
-from sqlalchemy import select
+from sqlalchemy import delete, event, select, update
 from sqlalchemy.exc import OperationalError
 
-from airflow_provider_sharedstream.supervisor import requeue_tables
+from airflow_provider_sharedstream.supervisor import requeue_changes, requeue_tables
 from airflow_provider_sharedstream.supervisor.requeue import Requeue
 from airflow_provider_sharedstream.supervisor.requeue_tables import Pair
 from tests.requeue.airflow_database import AirflowDatabase, now, watched
@@ -84,7 +86,7 @@ def test_everybody_at_once(database: AirflowDatabase, schedule: str) -> None:
         requeue = Requeue()
 
         def sweep(requeue: Requeue = requeue) -> None:
-            requeue._late_at = 0.0  # it looks for late events each time
+            requeue._late_at = float("-inf")  # it looks for late events each time
             with database.sessions() as session:
                 requeue.sweep(session, assets)
 
@@ -99,7 +101,7 @@ def test_everybody_at_once(database: AirflowDatabase, schedule: str) -> None:
     requeue = Requeue()
     for _ in range(20):
         # Late events are looked for every few seconds.
-        requeue._late_at = 0.0
+        requeue._late_at = float("-inf")
         database.schedule()
         if not database.sweep(requeue) and not database.queued():
             break
@@ -150,10 +152,9 @@ def test_a_run_that_is_made_between_two_questions(database: AirflowDatabase) -> 
     assert len(database.taken("d")) == 1
 
 
+@pytest.mark.parametrize("whole_database", ["postgresql", "mysql"], indirect=True)
 def test_a_dag_that_a_scheduler_has_locked(database: AirflowDatabase) -> None:
-    """It is left to the next sweep, and not waited for."""
-    if database.dialect == "sqlite":
-        pytest.skip("SQLite locks no rows: a writer waits for the other")
+    """It is left to the next sweep, and not waited for. (SQLite locks no rows.)"""
     database.parse("d", [watched("a")])
     database.burst("a", 3)
     database.schedule()
@@ -170,9 +171,9 @@ def test_two_that_queue_the_same(database: AirflowDatabase) -> None:
     database.parse("d", [watched("a")])
     pair = Pair(database.asset_id("a"), "d")
     with database.sessions() as session:
-        assert requeue_tables.queue(session, pair, now())
+        assert requeue_changes.queue(session, pair, now())
         session.commit()
-        assert not requeue_tables.queue(session, pair, now())
+        assert not requeue_changes.queue(session, pair, now())
         assert session.scalar(select(DagModel.dag_id)) == "d"
 
 
@@ -186,8 +187,44 @@ def test_a_sweep_that_fails_leaves_nothing_behind(database: AirflowDatabase) -> 
         def fail(*args: Any) -> None:
             raise OperationalError("queue", {}, Exception("the database is away"))
 
-        patch.setattr(requeue_tables, "queue", fail)
+        patch.setattr(requeue_changes, "queue", fail)
         with pytest.raises(OperationalError):
             database.sweep(requeue)
     assert database.queued() == set()
     assert database.sweep(requeue) == 1
+
+
+@pytest.mark.parametrize("whole_database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("kind", ["stranded", "late"])
+def test_on_sqlite_nothing_is_read_while_others_wait_to_write(database: AirflowDatabase, kind: str) -> None:
+    """It has one writer at a time, and a triggerer ends that waited five seconds for its turn."""
+    database.parse("d", watched("a") | watched("b"))
+    database.burst("b", 3)
+    database.schedule()
+    if kind == "late":
+        database.burst("a", 3)
+        moment = now() - timedelta(seconds=10)
+        with database.sessions.begin() as session:
+            session.execute(delete(AssetDagRunQueue))
+            session.execute(update(DagScheduleAssetReference).values(created_at=moment - timedelta(seconds=60)))
+            here = AssetEvent.asset_id == database.asset_id("a")
+            session.execute(update(AssetEvent).where(here).values(timestamp=moment))
+    done: list[str] = []
+
+    def note_statement(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        done.append(statement.split()[0])
+
+    def note_commit(connection: Any) -> None:
+        done.append("COMMIT")
+
+    event.listen(database.engine, "before_cursor_execute", note_statement)
+    event.listen(database.engine, "commit", note_commit)
+    try:
+        assert database.sweep() > 0
+    finally:
+        event.remove(database.engine, "before_cursor_execute", note_statement)
+        event.remove(database.engine, "commit", note_commit)
+    writes = [place for place, word in enumerate(done) if word in ("INSERT", "UPDATE")]
+    assert writes
+    for place in writes:
+        assert done[place + 1] in ("COMMIT", done[place]), done

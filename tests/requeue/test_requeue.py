@@ -370,28 +370,34 @@ def test_a_metric_that_fails_stops_nothing(database: AirflowDatabase, monkeypatc
     assert database.sweep() == 1
 
 
-def test_idle_it_asks_once(database: AirflowDatabase) -> None:
-    """One query a sweep, and one more every few seconds; also where something was judged not to be stranded."""
+def test_idle_it_asks_once_a_second(database: AirflowDatabase) -> None:
+    """Also where something was judged not to be stranded, and when late events are looked for."""
     database.parse("d", [watched("a")])
     database.burst("a", 3)
     database.parse("new", [watched("a")])
+    database.schedule()
     settle(database)
-    requeue = Requeue()
+    assert len(database.taken("d")) == 3
+    seconds = 1000.0
+    requeue = Requeue(clock=lambda: seconds)
     assets = database.asset_ids()
+    asked: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        asked.append(statement)
+
     with database.sessions() as session:
         requeue.sweep(session, assets)
-        asked: list[str] = []
-
-        def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
-            asked.append(statement)
-
         event.listen(database.engine, "before_cursor_execute", note)
         try:
-            for _ in range(5):
+            for _ in range(30):
+                seconds += 1.0
                 requeue.sweep(session, assets)
         finally:
             event.remove(database.engine, "before_cursor_execute", note)
-    assert len(asked) == 5
+    assert len(asked) == 30
+    late = sum("asset_dag_run_queue" not in statement for statement in asked)
+    assert late == 30 / requeue_module.LATE_EVERY_SECONDS
 
 
 @pytest.fixture

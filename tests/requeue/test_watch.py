@@ -35,17 +35,23 @@ def test_which_assets_are_ours(database: AirflowDatabase) -> None:
         database.parse(name, [Asset(name, watchers=[AssetWatcher(name=name, trigger=trigger)])])
     assets = WatchedAssets()
     with database.sessions() as session:
-        assert assets.read(session) == {database.asset_id("a"), database.asset_id("b")}
+        assert assets.refresh(session)
+        assert assets.ids == {database.asset_id("a"), database.asset_id("b")}
         database.parse("d", [watched("d")])
-        assert len(assets.read(session)) == 2, "it reads them every few seconds only"
-        assert len(WatchedAssets().read(session)) == 3
+        assert not assets.refresh(session), "it reads them every few seconds only"
+        assert len(assets.ids) == 2
+        again = WatchedAssets()
+        again.refresh(session)
+        assert len(again.ids) == 3
 
 
 def test_a_sweep_with_a_session_of_airflows(database: AirflowDatabase) -> None:
     database.parse("d", [watched("a")])
     events = database.burst("a", 3)
     database.schedule()
-    assert sweep(Requeue(), WatchedAssets()) == 1
+    assets = WatchedAssets()
+    assert sweep(Requeue(), assets) is None, "one query a second: it reads the assets"
+    assert sweep(Requeue(), assets) == 1
     database.schedule()
     assert database.taken("d") == events
 

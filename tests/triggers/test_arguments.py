@@ -196,6 +196,13 @@ def test_all_mistakes_are_said_at_once(trigger_class: Trigger) -> None:
         assert name in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["match", "decode", "unwrap", "dedupe_window_seconds", "dedupe_key"])
+def test_a_mistake_is_said_once(trigger_class: Trigger, name: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        smallest(trigger_class, **{name: 0}).serialize()
+    assert str(caught.value).count(name) == 1, caught.value
+
+
 def test_constructing_is_no_check(trigger_class: Trigger) -> None:
     trigger = smallest(trigger_class, batch_size="many", apply_function="no.such.function")
     trigger.trigger_id = 7

@@ -38,6 +38,7 @@ class KafkaDelivery(Delivery):
         self.reason = None
         self.rejected_by = ()
         self.parked = False
+        self.settled = None
         self.decoded = None
 
     @property
