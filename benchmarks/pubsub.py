@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from airflow_provider_sharedstream.triggers.pubsub import PubSubSharedStreamTrig
 from services.process import LocalProcess, free_port, listening
 from services.pubsub import PubSubServer
 from services.pubsub_subscription import PubSubSubscription
-from tests.airflow_loop import triggerer, until
+from tests.airflow_loop import triggerer
 
 CONN_ID = "google_benchmark"
 PADDING = "x" * 170
@@ -77,16 +77,23 @@ async def machine(project: str, subscription: PubSubSubscription, count: int) ->
     MeasuredTrigger.producers.clear()
     async with triggerer(confirm_seconds=0.001) as running:
         watcher = running.start(MeasuredTrigger(project, subscription.name, gcp_conn_id=CONN_ID))
-        await until(lambda: MeasuredTrigger.producers, "the stream")
+        await reached(lambda: bool(MeasuredTrigger.producers))
         holdings = MeasuredTrigger.producers[0].holdings
         # In flight, or settled already: at most of the moments looked at, few are in flight.
-        await until(lambda: len(holdings.budget) or holdings.sealed[Disposition.ACCEPT], "the first message")
+        await reached(lambda: bool(holdings.budget.open or holdings.sealed[Disposition.ACCEPT]))
         started = time.perf_counter()
-        before = holdings.sealed[Disposition.ACCEPT]
-        await until(lambda: holdings.sealed[Disposition.ACCEPT] >= count, "all to be settled", 300)
+        await reached(lambda: holdings.sealed[Disposition.ACCEPT] >= count)
         seconds = time.perf_counter() - started
         assert len(set(watcher.ids)) == len(watcher.ids) == count, "lost or repeated"
-    return (count - before) / seconds
+    return (count - 1) / seconds
+
+
+async def reached(condition: Callable[[], bool]) -> None:
+    """Wait until ``condition()`` holds, to the millisecond."""
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline, "nothing has come of it for 300 s"
+        await asyncio.sleep(0.001)
 
 
 def measure(endpoint: str, project: str, taken: str, pairs: int, count: int) -> None:
