@@ -171,9 +171,12 @@ class Airflow:
         self.client.close()
         self._engine.dispose()
 
-    def add_triggerer(self) -> str:
-        """Start one more triggerer and return its name."""
-        name = self._next_triggerer()
+    def add_triggerer(self, *options: str) -> str:
+        """Start one more triggerer and return its name.
+
+        :param options: of its command line.
+        """
+        name = self._next_triggerer(*options)
         self.components[name].start()
         return name
 
@@ -267,7 +270,7 @@ class Airflow:
     def _ended(self) -> str | None:
         return next((name for name, component in self.components.items() if component.ended_by_itself), None)
 
-    def _next_triggerer(self) -> str:
+    def _next_triggerer(self, *options: str) -> str:
         name = f"triggerer-{len(self.triggerers) + 1}"
-        self.components[name] = Component(self, name, "triggerer", "--skip-serve-logs", env=self._env)
+        self.components[name] = Component(self, name, "triggerer", "--skip-serve-logs", *options, env=self._env)
         return name

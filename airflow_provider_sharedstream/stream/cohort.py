@@ -19,10 +19,6 @@ from airflow_provider_sharedstream.stream.waiting import wait_until_set
 
 log = logging.getLogger(__name__)
 
-CLAIM_LOOK_SECONDS = 0.5
-CLOSING_SECONDS = 30.0
-"""How long a stream may take to close before another one on the same source says that it waits for it."""
-
 SAY_AFTER_SECONDS = 10.0
 """A stream that waits longer says for whom. To wait for a moment is usual: watchers start one after another."""
 SAY_EVERY_SECONDS = 60.0

@@ -1,7 +1,7 @@
 """Who belongs to each stream, as the triggerer's supervisor reads it from Airflow's database.
 
 The process that runs triggers has no access to the database. The supervisor that started it has: it writes the roster
-to a file about once a second (``supervisor/listener.py``), and names the file in the environment. Times in it are of
+to a file about once a second (``supervisor/watch.py``), and names the file in the environment. Times in it are of
 ``time.monotonic()``, which the processes of one machine share.
 """
 
@@ -214,4 +214,9 @@ class RosterReader:
 def roster_reader() -> RosterReader:
     """Return the reader of this process."""
     path = os.environ.get(PATH_VARIABLE)
+    if not path:
+        log.warning(
+            "No supervisor of a triggerer writes here who belongs to each stream. Streams wait [sharedstream] "
+            "join_grace_seconds for further watchers when they start, and for nobody after that."
+        )
     return RosterReader(Path(path) if path else None)

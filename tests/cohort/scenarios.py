@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import time
 
-from tests.cohort.deployment import PARSE_SECONDS, Deployment, Flow, Result
+from tests.cohort.deployment import PARSE_SECONDS, Deployment, Result
+from tests.cohort.flow import Flow
 
 GONE = """
 from airflow_provider_sharedstream.triggers.sqs import SqsSharedStreamTrigger

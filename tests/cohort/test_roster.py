@@ -10,12 +10,14 @@ import pytest
 
 from airflow_provider_sharedstream.stream.roster import (
     FRESH_SECONDS,
+    PATH_VARIABLE,
     Departed,
     Listed,
     Roster,
     RosterReader,
     Sight,
     StreamRoster,
+    roster_reader,
     stream_id,
 )
 from airflow_provider_sharedstream.supervisor.watch import write_roster
@@ -128,3 +130,14 @@ def test_one_that_makes_no_sense_is_said_and_the_one_before_counts(
 def test_a_stream_has_a_name_that_processes_agree_on() -> None:
     assert stream_id(("sharedstream", "x", "{}")) == "c6bbdb074490c579"
     assert stream_id(("a", "b")) != stream_id(("a", "c"))
+
+
+def test_without_a_supervisor_it_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(PATH_VARIABLE, raising=False)
+    roster_reader.cache_clear()
+    for _ in range(3):
+        assert roster_reader().look(TIMEOUT) == Sight(None, True)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "join_grace_seconds" in line
