@@ -62,11 +62,6 @@ class Matcher:
         text = "" if expression is None else _expression_of(expression)
         self._evaluate = compile_expression(text) if text else None
 
-    @property
-    def matches_all(self) -> bool:
-        """Whether there is no condition at all."""
-        return self._evaluate is None
-
     def matches(self, message: Message) -> bool:
         """Return whether ``message`` is the watcher's own. Never raises."""
         evaluate = self._evaluate
