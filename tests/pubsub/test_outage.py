@@ -7,7 +7,6 @@ import logging
 
 import pytest
 
-from airflow_provider_sharedstream.brokers.pubsub import client as pubsub_client
 from airflow_provider_sharedstream.brokers.pubsub import stream as pubsub_stream
 from tests.airflow_loop import triggerer, until
 from tests.pubsub.conftest import PubSub, is_empty, send, trigger
@@ -49,7 +48,6 @@ async def test_a_network_that_says_nothing_is_noticed(
     pubsub: PubSub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(pubsub_stream, "QUIET_SECONDS", 3.0)
-    monkeypatch.setattr(pubsub_client, "CALL_SECONDS", 2.0)
     orders = pubsub.subscription()
     async with triggerer() as running:
         watcher = running.start(trigger(pubsub, orders, ack_deadline_seconds=10))

@@ -40,6 +40,18 @@ async def test_exactly_once_what_the_service_took_back_is_not_settled(pubsub: Pu
     assert pubsub.owed(orders) == 0
 
 
+async def test_exactly_once_a_thousand_failures_are_told_apart(own: Own, consumers: Consumers) -> None:
+    orders = own.subscription(exactly_once=True)
+    await send(orders, texts(1000))
+    consumer = consumers(own, orders, ack_deadline_seconds=60)
+    *gone, kept = await received(consumer, 1000)
+    assert not await consumer.settle(Disposition.ACCEPT, gone)
+    failures = await consumer.settle(Disposition.ACCEPT, [*gone, kept])
+    assert set(failures) == set(gone)
+    assert {type(error) for error in failures.values()} == {LeaseLost}
+    assert own.owed(orders) == 0
+
+
 async def test_exactly_once_what_is_no_longer_ours_is_not_handed_out(own: Own, consumers: Consumers) -> None:
     orders = own.subscription(exactly_once=True)
     consumer = consumers(own, orders, ack_deadline_seconds=30)

@@ -31,6 +31,10 @@ CLOSE_SECONDS = 1.0
 EMULATOR = "PUBSUB_EMULATOR_HOST"
 ANY_SIZE = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 """A message has up to 10 MB and a response holds several; gRPC's own limit is 4 MB."""
+LONG_REASONS = (("grpc.max_metadata_size", 2**20), ("grpc.absolute_max_metadata_size", 2**21))
+"""With exactly-once delivery the metadata of an answer name each ack id that failed, in some 250 bytes. From 8 KB on
+gRPC's own limits put an error of theirs in its place, and nobody knows what has failed.
+"""
 QUICK_RECONNECT = (
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 200),
@@ -58,12 +62,12 @@ class PubSubClient:
 
         if (emulator := emulator_address()) is not None:
             # No keepalive: the emulator ends connections that are pinged more often than every five minutes.
-            channel = grpc.aio.insecure_channel(emulator, options=[*ANY_SIZE, *QUICK_RECONNECT])
+            channel = grpc.aio.insecure_channel(emulator, options=[*ANY_SIZE, *LONG_REASONS, *QUICK_RECONNECT])
             transport = SubscriberGrpcAsyncIOTransport(channel=channel)
         else:
 
             def dial(host: str, **kwargs: Any) -> Any:
-                options = [*kwargs.pop("options", ()), *QUICK_RECONNECT, *PING_TIMEOUT]
+                options = [*kwargs.pop("options", ()), *LONG_REASONS, *QUICK_RECONNECT, *PING_TIMEOUT]
                 return SubscriberGrpcAsyncIOTransport.create_channel(host, options=options, **kwargs)
 
             host = endpoint or SubscriberAsyncClient.DEFAULT_ENDPOINT
