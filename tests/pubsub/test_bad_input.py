@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 
 import grpc
 import pytest
@@ -15,7 +16,7 @@ from airflow_provider_sharedstream.triggers.pubsub import PubSubSharedStreamTrig
 from tests.airflow_loop import triggerer, until
 from tests.conformance.suite import receive_all
 from tests.pubsub.conftest import CONN_ID, Googles, Own, PubSub, is_empty, send, trigger
-from tests.pubsub.consumers import Consumers, received, texts
+from tests.pubsub.consumers import Consumers, numbers, received, texts
 from tests.pubsub.tokens import TokenServer
 
 
@@ -112,6 +113,21 @@ async def test_a_subscription_that_is_deleted_and_made_anew_with_order(
     await send(orders, texts(2), ordering_key="k")
     found = await received(consumer, 2)
     assert {delivery.lane for delivery in found} == {"k"}
+
+
+async def test_order_that_is_there_all_of_a_sudden(own: Own, caplog: pytest.LogCaptureFixture) -> None:
+    orders = own.subscription()
+    async with triggerer() as running:
+        watcher = running.start(trigger(own, orders))
+        await send(orders, texts(5), ordering_key="k")
+        await until(is_empty(own, orders), "the first five settled")
+        own.emulator.set_ordering(orders.path, True)
+        with caplog.at_level(logging.INFO, logger="airflow_provider_sharedstream"):
+            await send(orders, texts(20, 5), ordering_key="k")
+            await until(is_empty(own, orders), "all settled")
+        assert caplog.text.count("exactly-once delivery is off, message ordering is on") == 1
+        assert numbers(watcher)[5:] == list(range(5, 25))
+        assert watcher.restarts == 0
 
 
 async def test_what_somebody_has_to_change_is_said_once_a_try_and_tried_slowly(
