@@ -65,10 +65,10 @@ test-amazon: $(AMAZON)/.made $(MINISTACK)/.made ## tests/sqs once more, beside t
 	@$(AMAZON)/bin/python -m pytest tests/sqs -m "not slow" --junit-xml=$(REPORTS)/amazon.xml $(ARGS)
 
 .PHONY: cohort
-cohort: $(VENV)/.made $(MINISTACK)/.made ## two and three triggerers through kills and deploys, nothing lost; half an hour
+cohort: $(VENV)/.made $(MINISTACK)/.made ## kills and deploys for as long as it takes, nothing lost; three quarters of an hour
 	@mkdir -p $(REPORTS)
-	@echo "==> tests/cohort, the long ones"
-	@$(BIN)/python -m pytest tests/cohort -m long --junit-xml=$(REPORTS)/cohort.xml $(ARGS)
+	@echo "==> the long tests"
+	@$(BIN)/python -m pytest tests/cohort tests/rest -m long --junit-xml=$(REPORTS)/cohort.xml $(ARGS)
 
 .PHONY: lint format types docs bench
 lint: $(VENV)/.made ## ruff and the import contracts

@@ -34,6 +34,8 @@ SECRET = re.compile(
 )
 NOT_SECRET = re.compile(r"(.*[-_.])?(continuation|cursor|next|page|paging|start|sync)[-_]?token", re.IGNORECASE)
 """What a list calls a place in it."""
+CREDENTIALS = re.compile(r"(basic|bearer) ", re.IGNORECASE)
+"""What a value begins with that is a secret whatever its name."""
 
 
 class RestPollTrigger(BrokerEventTrigger):
@@ -56,7 +58,7 @@ class RestPollTrigger(BrokerEventTrigger):
     :param method: ``GET`` (default) or ``POST``.
     :param headers: sent with each request. Not for secrets: these belong to the connection.
     :param params: query parameters. Not for secrets either.
-    :param data: what is sent with ``POST``: text, or what is sent as JSON.
+    :param data: what is sent with ``POST``: text, or what is sent as JSON. Nor here.
     :param poll_interval: seconds from one poll to the next, varied by a tenth. Default: 60; at least 0.1.
     :param items_path: JMESPath to the list of items in the body (``@`` where the body is the list). Default: None, the
         whole body is one.
@@ -203,7 +205,7 @@ class RestPollTrigger(BrokerEventTrigger):
             if "@" in parts.netloc:
                 yield "endpoint: it holds a login; put that into the login and password of the connection"
             if any(character.isspace() or not character.isprintable() for character in endpoint):
-                yield f"endpoint={endpoint!r}: expected no blanks; write %20"
+                yield f"endpoint={endpoint.partition('?')[0]!r}: expected no blanks; write %20"
         except ValueError as error:
             yield f"endpoint: not an address: {error}"
 
@@ -216,12 +218,17 @@ class RestPollTrigger(BrokerEventTrigger):
             ("params", given["params"] or {}, "params"),
             ("headers", given["headers"] or {}, "headers"),
         ):
-            for name in names:
-                if SECRET.fullmatch(name) and not NOT_SECRET.fullmatch(name):
+            for name, value in dict(names).items():
+                if _is_secret(name) or CREDENTIALS.match(str(value)):
                     yield (
                         f"{argument}: {name!r} looks like a secret; "
                         f'put it into the extra of the connection: {{"{place}": {{"{name}": ...}}}}'
                     )
+        for name in filter(_is_secret, _named_texts(given["data"])):
+            yield (
+                f"data: {name!r} looks like a secret; send it as a header or a parameter, from the extra of the "
+                "connection, or put it in with an auth_class"
+            )
 
     def introduction(self) -> RestWatcher:
         """Return which assets' positions this watcher goes by, and how it begins."""
@@ -231,6 +238,23 @@ class RestPollTrigger(BrokerEventTrigger):
         """Return the items that this watcher has not had yet."""
         me = self.introduction()
         return [delivery for delivery in deliveries if delivery.handle.show_to(me)]
+
+
+def _is_secret(name: str) -> bool:
+    return bool(SECRET.fullmatch(name) and not NOT_SECRET.fullmatch(name))
+
+
+def _named_texts(data: Any) -> Iterator[str]:
+    """Yield the names of all texts in ``data``."""
+    if isinstance(data, Mapping):
+        for name, value in data.items():
+            if isinstance(value, str) and value:
+                yield str(name)
+            else:
+                yield from _named_texts(value)
+    elif isinstance(data, (list, tuple)):
+        for one in data:
+            yield from _named_texts(one)
 
 
 def _maps_texts(given: Any, kinds: tuple[type, ...]) -> bool:

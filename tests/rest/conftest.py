@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,10 +23,12 @@ from airflow.sdk.execution_time.comms import (
 from airflow.sdk.execution_time.context import AssetStateStoreAccessors
 
 from airflow_provider_sharedstream.triggers.rest import RestPollTrigger
-from services.rest import RestServer
+from services.rest import Request, RestServer
 from tests.airflow_loop import Triggerer, Watcher
 
 NUMBERS = itertools.count()
+ITEMS: dict[str, Any] = {"items_path": "items", "id_path": "id"}
+"""The arguments for what `RestList` serves."""
 
 
 class Supervisor:
@@ -91,9 +94,27 @@ def _no_join_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def watch(running: Triggerer, endpoint: str, *assets: str, **arguments: Any) -> Watcher:
-    """Start a watcher for `assets`; without a connection, and soon asking again."""
+    """Start a watcher for `assets`; without a connection, and soon asking again. One that fails is started again."""
     defaults: dict[str, Any] = {"http_conn_id": None, "poll_interval": 0.2, "batch_window_seconds": 0.05}
     trigger = RestPollTrigger(endpoint, **{**defaults, **arguments})
     # What the triggerer does before it runs one.
     trigger.asset_state_store = AssetStateStoreAccessors(inlets=[Asset(name=name) for name in assets])
-    return running.start(trigger)
+    return running.start(trigger, restart=True)
+
+
+def numbered(count: int, start: int = 0) -> list[dict[str, int]]:
+    return [{"id": number} for number in range(start, start + count)]
+
+
+def numbers(bodies: list[Any]) -> list[int]:
+    return [body["id"] for body in bodies]
+
+
+def connection(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> str:
+    """The id of a connection."""
+    monkeypatch.setenv("AIRFLOW_CONN_REST_TEST", json.dumps({"conn_type": "http", **fields}))
+    return "rest_test"
+
+
+def last(server: RestServer, path: str) -> Request:
+    return [request for request in server.requests if request.path == path][-1]

@@ -10,16 +10,14 @@ import logging
 import time
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
-from typing import Any
 
 import psutil
 import pytest
 
 from services.rest import Request, Response, RestServer, in_turn
 from tests.airflow_loop import Watcher, triggerer, until
-from tests.rest.conftest import watch
+from tests.rest.conftest import ITEMS, watch
 
-ITEMS: dict[str, Any] = {"items_path": "items", "id_path": "id"}
 GOOD = Response(b'{"items": [{"id": 1}]}', headers={"Content-Type": "application/json"})
 
 pytestmark = pytest.mark.usefixtures("supervisor")
@@ -110,8 +108,12 @@ def _packed(body: bytes) -> Response:
     return Response(gzip.compress(body, 1), headers={"Content-Encoding": "gzip"})
 
 
-async def test_packed_and_whole(server: RestServer, path: str) -> None:
-    url = server.serve(path, _packed(GOOD.body))
+@pytest.mark.parametrize("members", [1, 3])
+async def test_packed_and_whole(server: RestServer, path: str, members: int) -> None:
+    size = len(GOOD.body) // members + 1
+    pieces = [GOOD.body[start : start + size] for start in range(0, len(GOOD.body), size)]
+    body = b"".join(map(gzip.compress, pieces))
+    url = server.serve(path, Response(body, headers={"Content-Encoding": "gzip"}))
     async with triggerer() as running:
         await fetched(watch(running, url, "asset", **ITEMS))
 

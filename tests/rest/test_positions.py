@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from airflow_provider_sharedstream.brokers.rest.answers import Item
 from airflow_provider_sharedstream.brokers.rest.attendance import Attendance
 from airflow_provider_sharedstream.brokers.rest.offers import Checkpoint, Offers
 from airflow_provider_sharedstream.brokers.rest.positions import SEGMENT, Positions, PositionUnreadable
-from airflow_provider_sharedstream.brokers.rest.store import StateStoreTrouble
+from airflow_provider_sharedstream.brokers.rest.store import AssetGone, StateStoreTrouble
 from airflow_provider_sharedstream.brokers.rest.tracks import Tracks
 from airflow_provider_sharedstream.brokers.rest.watcher import RestWatcher
 
@@ -25,18 +28,25 @@ class Store:
     def __init__(self) -> None:
         self.values: dict[tuple[str, str], Any] = {}
         self.writes_left: int | None = None
+        self.gone = False
+        self.while_writing: Callable[[str], None] = lambda key: None
 
     async def read(self, asset: str, key: str) -> Any:
         return copy.deepcopy(self.values.get((asset, key)))
 
     async def write(self, asset: str, key: str, value: Any) -> None:
+        if self.gone:
+            raise AssetGone(asset)
         if self.writes_left is not None:
             if self.writes_left == 0:
                 raise StateStoreTrouble(asset, ConnectionError("broken off"))
             self.writes_left -= 1
         _, _, slot = key.partition(".")
-        assert not slot or int(slot) not in self.values[(asset, "k")]["slots"], "the stored head refers to it"
-        self.values[(asset, key)] = copy.deepcopy(value)
+        referred_to = self.values.get((asset, "k"), {"slots": ()})["slots"]
+        assert not slot or int(slot) not in referred_to, "the stored head refers to it"
+        written = copy.deepcopy(value)
+        self.while_writing(key)
+        self.values[(asset, key)] = written
 
 
 def positions(store: Store | None = None, most: int = 2000, cursor_path: str | None = "at") -> Positions:
@@ -148,6 +158,94 @@ async def test_a_write_that_fails_is_made_up_for() -> None:
     again = positions(store)
     await again.load("a")
     assert all(again.knows("a", key(number)) for number in range(1500))
+
+
+async def test_what_airflow_has_deleted_is_written_again() -> None:
+    store = Store()
+    one = positions(store)
+    await one.load("a")
+    for number in range(2500):
+        one.add("a", key(number))
+    await one.write()
+    # No Dag declares the asset any more, and the scheduler deletes what is stored of it; then one does again.
+    store.gone = True
+    store.values.clear()
+    one.add("a", key(2500))
+    await one.write()
+    store.gone = False
+    one.add("a", key(2501))
+    await one.write()
+    again = positions(store)
+    assert await again.load("a")
+    assert all(again.knows("a", key(number)) for number in range(2502))
+
+
+async def test_a_position_that_was_deleted_begins_anew() -> None:
+    store = Store()
+    one = positions(store)
+    for asset in ("a", "b"):
+        await one.load(asset)
+        for number in range(1500):
+            one.add(asset, key(number))
+    one.of("a").begin()
+    await one.write()
+    for place in [place for place in store.values if place[0] == "a"]:
+        del store.values[place]
+    assert not await one.load("a"), "what is in memory is not what is stored"
+    assert not any(one.knows("a", key(number)) for number in range(1500))
+    assert all(one.knows("b", key(number)) for number in range(1500))
+    one.add("a", key(7))
+    await one.write()
+    again = positions(store)
+    assert await again.load("a")
+    assert [number for number in range(1500) if again.knows("a", key(number))] == [7]
+
+
+async def test_segments_that_are_filled_during_a_write_overwrite_nothing_that_it_refers_to() -> None:
+    store = Store()
+    one = positions(store, most=100)
+    await one.load("a")
+    numbers = itertools.count()
+
+    def fill(segments: int) -> None:
+        for _ in range(segments):
+            one.trim()
+            for number in itertools.islice(numbers, SEGMENT):
+                one.add("a", key(number))
+
+    def once(written: str) -> None:
+        if written == "k":
+            store.while_writing = lambda key: None
+            fill(2)
+
+    fill(1)
+    await one.write()
+    fill(1)
+    store.while_writing = once
+    await one.write()
+    await one.write()
+    again = positions(store, most=100)
+    await again.load("a")
+    assert all(again.knows("a", key(number)) for number in range(next(numbers) - 100, next(numbers) - 1))
+
+
+async def test_so_many_that_it_takes_too_long_begin_bit_by_bit() -> None:
+    watchers = [RestWatcher(number, (f"asset {number}",)) for number in range(9)]
+
+    class Slow(Store):
+        async def read(self, asset: str, key: str) -> Any:
+            reads.append(asset)
+            if len(reads) % 4 == 0:
+                await asyncio.Event().wait()
+            return await super().read(asset, key)
+
+    reads: list[str] = []
+    made = positions(Slow())
+    attendance = Attendance("an endpoint", made, Tracks(made), lambda: frozenset(watchers))
+    for left in (6, 3, 0):
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(attendance.welcome(), 0.1)
+        assert len(attendance.newcomers()) == left
 
 
 def offers() -> Offers:

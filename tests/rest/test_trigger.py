@@ -67,6 +67,8 @@ def test_a_mistake_is_said_when_the_dag_is_parsed(arguments: dict[str, Any], tex
         {"headers": {"Authorization": f"Bearer {SECRET}"}},
         {"headers": {"x-api-key": SECRET}},
         {"headers": {"Cookie": SECRET}},
+        {"headers": {"X-Odd": f"Bearer {SECRET}"}},
+        {"method": "POST", "data": {"variables": [{"password": SECRET}]}},
         {"headers": {"Authorization": SECRET, "n": 5}},
     ],
 )
@@ -80,6 +82,7 @@ def test_a_secret_is_refused_and_not_shown(arguments: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["page_token", "nextToken", "cursor", "pageToken", "sort_key", "keyword", "author"])
 def test_a_place_in_a_list_is_no_secret(name: str) -> None:
     RestPollTrigger(URL, params={name: "abc"}).serialize()
+    RestPollTrigger(URL, method="POST", data={"variables": {name: "abc", "token": None}}).serialize()
 
 
 def test_it_comes_back_from_storage_as_it_was() -> None:

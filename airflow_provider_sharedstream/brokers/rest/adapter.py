@@ -1,46 +1,27 @@
-"""A REST endpoint that is polled.
-
-==========================  ========================================================================
-``rest_polling``            asking page by page, and finding out what is new to whom
-``rest_asks``               what is asked for, and what is asked for next
-``rest_http``               one request: limits, redirects, conditions, refusals
-``rest_answers``            from an answer to items; pure
-``rest_offers``             what was found, and is not settled
-``rest_attendance``         who is there, and from where each goes on
-``rest_tracks``             which watchers ask together
-``rest_positions``          up to where each asset has read, and how that is stored
-``rest_store``              where it is stored: Airflow's asset state store
-==========================  ========================================================================
-
-A page is handed out only when the one before it is settled and that is stored, so that a crash makes no more than
-one page come twice.
-"""
+"""What the common machine drives: a consumer that polls one endpoint."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
 import random
 import time
 from collections.abc import Collection, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
+from airflow_provider_sharedstream.brokers.rest.address import place_of, position_key, reach
 from airflow_provider_sharedstream.brokers.rest.answers import Reader
-from airflow_provider_sharedstream.brokers.rest.asks import AnswerUnusable, Ask, paging
-from airflow_provider_sharedstream.brokers.rest.http import Fetcher, NotConnected, ServerTrouble, tls_refusal
+from airflow_provider_sharedstream.brokers.rest.asks import Ask, paging
+from airflow_provider_sharedstream.brokers.rest.errors import NotConnected, clear, is_transient
+from airflow_provider_sharedstream.brokers.rest.http import Fetcher
 from airflow_provider_sharedstream.brokers.rest.offers import Offer
 from airflow_provider_sharedstream.brokers.rest.polling import JITTER, Plan, Poller
 from airflow_provider_sharedstream.brokers.rest.positions import Positions
-from airflow_provider_sharedstream.brokers.rest.store import StateStoreTrouble, airflow_state_store
-from airflow_provider_sharedstream.connections.http import DEFAULT_CONN_ID, HttpAccess, http_access, joined
-from airflow_provider_sharedstream.messages.callables import resolve
+from airflow_provider_sharedstream.brokers.rest.store import airflow_state_store
+from airflow_provider_sharedstream.connections.http import DEFAULT_CONN_ID
 from airflow_provider_sharedstream.stream.consumer import NO_FAILURES, BrokerLimits, Capabilities, Failures, LaneOwner
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.disposition import Disposition
-from airflow_provider_sharedstream.stream.errors import SourceUnavailable
 from airflow_provider_sharedstream.stream.producer import BrokerStreamProducer
 from airflow_provider_sharedstream.stream.reconnect import Backoff
 from airflow_provider_sharedstream.stream.waiting import wait_until_set
@@ -122,7 +103,7 @@ class RestConsumer:
         await self.close()
         try:
             poller = self.poller = self.poller or self._make_poller()
-            access, url = await self._reach()
+            access, url = await reach(self._endpoint, self._http_conn_id, self._auth_class)
             poller.first = Ask(url, dict(self._params or {}), self._data)
             fetcher = self._fetcher = Fetcher(
                 access,
@@ -141,7 +122,7 @@ class RestConsumer:
             if poller.next_seconds() == 0.0 and await poller.read(fetcher.fetch):
                 self._failures.reset()
         except Exception as error:
-            raise self._clear(error) from error
+            raise clear(error, self.stream) from error
 
     def _make_poller(self) -> Poller:
         plan = Plan(
@@ -186,7 +167,7 @@ class RestConsumer:
             try:
                 work.result()
             except Exception as error:
-                raise self._clear(error) from error
+                raise clear(error, self.stream) from error
 
     def _start_work(self, poller: Poller, fetcher: Fetcher) -> float:
         """Start what is to be done now, unless something is being done; return when to look again, in seconds."""
@@ -261,13 +242,7 @@ class RestConsumer:
         return ()
 
     def is_transient(self, error: BaseException) -> bool:
-        if isinstance(error, SourceUnavailable):
-            return False
-        if isinstance(error, (AnswerUnusable, ServerTrouble, StateStoreTrouble, OSError, TimeoutError)):
-            return True
-        import httpx
-
-        return isinstance(error, (httpx.TransportError, httpx.StreamError))
+        return is_transient(error)
 
     async def close(self) -> None:
         work, self._work = self._work, None
@@ -283,55 +258,8 @@ class RestConsumer:
             if fetcher is not None:
                 await fetcher.close()
 
-    async def _reach(self) -> tuple[HttpAccess, str]:
-        """Return how the endpoint is reached, and its address."""
-        make_auth = None if self._auth_class is None else resolve(self._auth_class, "auth_class")
-        access = await http_access(self._http_conn_id, make_auth)
-        url = joined(access.base_url, self._endpoint)
-        if url is None:
-            raise SourceUnavailable(f"it names no host, and neither does http_conn_id={self._http_conn_id!r}")
-        if access.base_url is not None and urlsplit(url).netloc != urlsplit(access.base_url).netloc:
-            if self._http_conn_id != DEFAULT_CONN_ID:
-                raise SourceUnavailable(
-                    f"it is on another host than http_conn_id={self._http_conn_id!r} leads to, and must not be sent "
-                    "its credentials. Name a connection for that host, or None."
-                )
-            access = await http_access(None, make_auth)
-        if "@" in urlsplit(url).netloc:
-            raise SourceUnavailable("the address holds a login: put it into the connection's login and password")
-        return access, url
-
-    def _clear(self, error: Exception) -> Exception:
-        """Return ``error`` with the endpoint named, and what to change where somebody has to change something."""
-        where = f"endpoint={self.stream!r}"
-        if isinstance(error, (SourceUnavailable, AnswerUnusable, ServerTrouble)):
-            return type(error)(f"{where}: {error}")
-        if isinstance(error, ImportError):
-            return SourceUnavailable(f"the HTTP client is not installed ({error}): airflow-provider-sharedstream[rest]")
-        if (why := tls_refusal(error)) is not None:
-            return SourceUnavailable(
-                f"{where}: the server's certificate is not trusted ({why}). "
-                "Name the file of its authority in 'verify' of the connection's extra."
-            )
-        return error
-
 
 class RestSharedStreamProducer(BrokerStreamProducer):
     """The stream of a REST endpoint."""
 
     consumer_class = RestConsumer
-
-
-def place_of(endpoint: str, http_conn_id: str | None) -> str:
-    """Return the endpoint in words, without login and query, which may hold secrets."""
-    address, _, _ = str(endpoint).partition("?")
-    scheme, separator, place = address.partition("#")[0].partition("://")
-    if not separator:
-        return f"{http_conn_id}/{scheme.lstrip('/')}"
-    host, slash, path = place.partition("/")
-    return f"{host.rpartition('@')[2]}{slash}{path}"
-
-
-def position_key(*what: Any) -> str:
-    """Return a short hash of what says which items there are, and what they are known by."""
-    return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from airflow_provider_sharedstream.brokers.rest.asks import AnswerUnusable, path_of, search
+from airflow_provider_sharedstream.brokers.rest.asks import path_of, search
+from airflow_provider_sharedstream.brokers.rest.errors import AnswerUnusable
 
 LONGEST_ID = 256
 """Characters of an id that is shown as it is; a longer one is shown as its hash."""

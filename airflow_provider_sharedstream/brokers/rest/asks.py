@@ -12,14 +12,11 @@ from urllib.parse import urljoin
 import jmespath
 from jmespath.exceptions import JMESPathError
 
-from airflow_provider_sharedstream.stream.errors import InvalidArgument, SharedStreamError
+from airflow_provider_sharedstream.brokers.rest.errors import AnswerUnusable
+from airflow_provider_sharedstream.stream.errors import InvalidArgument
 
 IN_DATA = "data."
 """What the name of a parameter begins with that goes into the request's ``data`` and not into its query."""
-
-
-class AnswerUnusable(SharedStreamError):
-    """The endpoint answered, but with nothing that can be used; the next answer may be better."""
 
 
 @dataclass(frozen=True, slots=True)

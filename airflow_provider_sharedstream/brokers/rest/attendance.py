@@ -65,15 +65,18 @@ class Attendance:
         """
         loaded: set[str] = set()
         trouble: Exception | None = None
-        for watcher in self.newcomers():
-            try:
-                if watcher.lead not in loaded:
-                    await self._load(watcher)
-                loaded.add(watcher.lead)
-            except (AssetGone, StateStoreTrouble, PositionUnreadable) as error:
-                trouble = error
-        # Who has left meanwhile is let go of at the next look.
-        self._tracks.join(sorted(loaded - self._tracks.leads))
+        try:
+            for watcher in self.newcomers():
+                try:
+                    if watcher.lead not in loaded:
+                        await self._load(watcher)
+                    loaded.add(watcher.lead)
+                except (AssetGone, StateStoreTrouble, PositionUnreadable) as error:
+                    trouble = error
+        finally:
+            # Also when time is up: so many that it takes too long begin bit by bit. Who has left meanwhile is let go
+            # of at the next look.
+            self._tracks.join(sorted(loaded - self._tracks.leads))
         if trouble is None:
             self._backoff.reset()
             return

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import ssl
 import urllib.request
 import zlib
 from collections.abc import Mapping
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_provider_sharedstream.brokers.rest.asks import AnswerUnusable, Ask, Validators
+from airflow_provider_sharedstream.brokers.rest.asks import Ask, Validators
+from airflow_provider_sharedstream.brokers.rest.credentials import (
+    PORTS,
+    credentials_stay,
+    keep_out_of_debug_log,
+    same_place,
+)
+from airflow_provider_sharedstream.brokers.rest.errors import AnswerUnusable, NotConnected, refusal, too_large
 from airflow_provider_sharedstream.connections.http import HttpAccess
-from airflow_provider_sharedstream.stream.errors import SharedStreamError, SourceUnavailable
+from airflow_provider_sharedstream.stream.errors import SourceUnavailable
 
 if TYPE_CHECKING:
     import httpx
 
 CONNECT_SECONDS = 10.0
 MOST_REDIRECTS = 5
-LONGEST_RETRY_AFTER_SECONDS = 3600.0
-"""A server that asks for more is asked again after this."""
-PORTS = {"http": 80, "https": 443}
 
 
 class Answer(NamedTuple):
@@ -38,21 +38,6 @@ class Answer(NamedTuple):
     url: str
     link: str | None
     validators: Validators
-
-
-class ServerTrouble(SharedStreamError):
-    """The server answered that it can't answer now."""
-
-
-class Throttled(SharedStreamError):
-    """The server said when to come again.
-
-    :param seconds: in how long, with some jitter on top.
-    """
-
-    def __init__(self, status: int, seconds: float) -> None:
-        super().__init__(f"status {status}, to be asked again in {seconds:.0f} s")
-        self.seconds = seconds
 
 
 class Fetcher:
@@ -97,6 +82,7 @@ class Fetcher:
         """
         import httpx
 
+        keep_out_of_debug_log()
         tls = await asyncio.to_thread(self._access.tls)
         own = httpx.URL(self._own)
 
@@ -106,7 +92,7 @@ class Fetcher:
             )
 
         self._client = httpx.AsyncClient(
-            transport=_credentials_stay(transport(self._proxy(own)), own, self._access, self._stand),
+            transport=credentials_stay(transport(self._proxy(own)), own, self._access, self._stand),
             timeout=httpx.Timeout(self._timeout_seconds, connect=min(CONNECT_SECONDS, self._timeout_seconds)),
         )
 
@@ -185,7 +171,7 @@ class Fetcher:
         if status == 304:
             return None
         if not response.is_success:
-            raise _refusal(status, response.headers.get("Retry-After"))
+            raise refusal(status, response.headers.get("Retry-After"))
         body = b"" if status == 204 else await self._body(response)
         link = next((one.get("url") for one in response.links.values() if _is_next(one.get("rel"))), None)
         return Answer(
@@ -202,10 +188,10 @@ class Fetcher:
         async for piece in response.aiter_raw():
             body += piece
             if len(body) > limit:
-                raise _too_large(limit)
+                raise too_large(limit)
         encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
         if encoding in ("gzip", "x-gzip"):
-            return _unpacked(bytes(body), limit)
+            return await asyncio.to_thread(_unpacked, bytes(body), limit)
         if encoding in ("identity", ""):
             return bytes(body)
         raise AnswerUnusable(f"the answer is encoded as {encoding[:40]!r}, which was not asked for")
@@ -225,7 +211,7 @@ class Fetcher:
     def _is_own(self, url: httpx.URL) -> bool:
         import httpx
 
-        return _same_place(httpx.URL(self._own), url)
+        return same_place(httpx.URL(self._own), url)
 
     def _without_secrets(self, url: httpx.URL) -> httpx.URL:
         """Return ``url`` without the connection's parameters, which a server may have put into it."""
@@ -235,116 +221,21 @@ class Fetcher:
         return url
 
 
-def _credentials_stay(
-    inner: httpx.AsyncBaseTransport, own: httpx.URL, access: HttpAccess, stand: frozenset[str]
-) -> httpx.AsyncBaseTransport:
-    """Return a transport that adds the connection's headers and parameters to what goes to the endpoint's own host.
-
-    Here, and not in the client, which logs the address of each request.
-
-    :param stand: names of headers that stand as they are, in small letters.
-    """
-    import httpx
-
-    class CredentialsStay(httpx.AsyncBaseTransport):
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            if not _same_place(own, request.url):
-                return await inner.handle_async_request(request)
-            headers = httpx.Headers(request.headers)
-            for name, value in access.headers.items():
-                signed = name.lower() == "authorization" and name in headers
-                if not signed and name.lower() not in stand:
-                    headers[name] = value
-            return await inner.handle_async_request(
-                httpx.Request(
-                    request.method,
-                    request.url.copy_merge_params(dict(access.params)) if access.params else request.url,
-                    headers=headers,
-                    stream=request.stream,
-                    extensions=request.extensions,
-                )
-            )
-
-        async def aclose(self) -> None:
-            await inner.aclose()
-
-    return CredentialsStay()
-
-
-def _same_place(own: httpx.URL, other: httpx.URL) -> bool:
-    """Whether ``other`` is on the same host and port, or on the same host and https where ``own`` is http."""
-    if own.host != other.host:
-        return False
-    ports = (own.port or PORTS.get(own.scheme), other.port or PORTS.get(other.scheme))
-    if own.scheme == other.scheme:
-        return ports[0] == ports[1]
-    return (own.scheme, other.scheme) == ("http", "https") and ports == (80, 443)
-
-
-def retry_after_seconds(value: str | None) -> float | None:
-    """Return what a ``Retry-After`` asks for: seconds, or until a date; None: nothing that can be understood."""
-    if value is None:
-        return None
-    value = value.strip()
-    if value.isascii() and value.isdigit():
-        seconds = float(value)
-    else:
-        try:
-            moment = parsedate_to_datetime(value)
-        except (ValueError, TypeError, IndexError, OverflowError):
-            return None
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=timezone.utc)
-        seconds = (moment - datetime.now(timezone.utc)).total_seconds()
-    return min(max(0.0, seconds), LONGEST_RETRY_AFTER_SECONDS)
-
-
-def _refusal(status: int, retry_after: str | None) -> SharedStreamError:
-    seconds = retry_after_seconds(retry_after)
-    if seconds is not None and status in (403, 429, 503):
-        # So that all who were told the same don't come at the same moment.
-        return Throttled(status, seconds * random.uniform(1.0, 1.1))
-    if status in (401, 403, 407):
-        return SourceUnavailable(f"status {status}: access is refused. Are the credentials of http_conn_id right?")
-    if status in (404, 410):
-        return SourceUnavailable(f"status {status}: there is nothing at this address. Is endpoint right?")
-    if status in (408, 425, 429) or status >= 500:
-        return ServerTrouble(f"status {status}")
-    return SourceUnavailable(f"status {status}: the endpoint refuses the request. Are its arguments right?")
-
-
-def tls_refusal(error: BaseException) -> str | None:
-    """Return why a server's certificate is not trusted, where that is the error."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, ssl.SSLCertVerificationError):
-            return seen.verify_message or str(seen)
-        seen = seen.__cause__ or seen.__context__
-    return None
-
-
 def _unpacked(packed: bytes, limit: int) -> bytes:
-    engine = zlib.decompressobj(31)
-    try:
-        made = engine.decompress(packed, limit + 1)
-    except zlib.error:
-        raise AnswerUnusable("the answer is said to be gzip, and is not") from None
-    if len(made) > limit:
-        raise _too_large(limit)
-    if not engine.eof:
-        raise AnswerUnusable("the answer's gzip data ends early")
-    return made
-
-
-def _too_large(limit: int) -> SourceUnavailable:
-    return SourceUnavailable(
-        f"the answer is larger than {limit} bytes. Ask for smaller pages, or raise max_response_bytes."
-    )
+    made = bytearray()
+    while packed:  # it may have several members
+        engine = zlib.decompressobj(31)
+        try:
+            made += engine.decompress(packed, limit + 1 - len(made))
+        except zlib.error:
+            raise AnswerUnusable("the answer is said to be gzip, and is not") from None
+        if len(made) > limit:
+            raise too_large(limit)
+        if not engine.eof:
+            raise AnswerUnusable("the answer's gzip data ends early")
+        packed = engine.unused_data
+    return bytes(made)
 
 
 def _is_next(relation: str | None) -> bool:
     return relation is not None and "next" in relation.lower().split()
-
-
-class NotConnected(ConnectionError):
-    """The client was closed under a call."""

@@ -11,9 +11,10 @@ from functools import partial
 from typing import NamedTuple
 
 from airflow_provider_sharedstream.brokers.rest.answers import Item, Page, Reader, changed, later
-from airflow_provider_sharedstream.brokers.rest.asks import AnswerUnusable, Ask, Asked, Paging, Validators
+from airflow_provider_sharedstream.brokers.rest.asks import Ask, Asked, Paging, Validators
 from airflow_provider_sharedstream.brokers.rest.attendance import Attendance
-from airflow_provider_sharedstream.brokers.rest.http import Answer, Throttled
+from airflow_provider_sharedstream.brokers.rest.errors import AnswerUnusable, Throttled
+from airflow_provider_sharedstream.brokers.rest.http import Answer
 from airflow_provider_sharedstream.brokers.rest.offers import Offer, Offers
 from airflow_provider_sharedstream.brokers.rest.positions import Positions
 from airflow_provider_sharedstream.brokers.rest.tracks import Remembered, Track, Tracks, Walk
@@ -222,7 +223,8 @@ class Poller:
         walk.ask = following
         walk.asked.add(following.key)
         if walk.pages % plan.max_pages:
-            track.next_at = 0.0
+            # Behind those whose poll is due, so that somebody who catches up keeps nobody waiting.
+            track.next_at = time.monotonic()
             return False
         self._say_once("pages", "%s has more than max_pages pages: it is read on with the next poll")
         # What leads back is found within a poll; for pages without an end, what was asked would pile up.

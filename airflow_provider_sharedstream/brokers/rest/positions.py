@@ -179,7 +179,8 @@ class Positions:
             position.begin()
 
     async def load(self, asset: str) -> bool:
-        """Read an asset's position, on top of what is in memory and not stored; return whether there was one.
+        """Read an asset's position, on top of what is in memory and not stored; return whether there was one. Where
+        there is none, or none any more, the asset begins anew.
 
         :raises PositionUnreadable: what is there can't be understood.
         :raises AssetGone: the asset takes no values.
@@ -194,8 +195,11 @@ class Positions:
         asset = position.asset
         head = await store.read(asset, self._key)
         if head is None:
+            fresh = Position(asset, position.bit)
             # So that an asset that takes no values is found out before it is given an event.
-            await store.write(asset, self._key, position.head(self._stream, self._cursor_path))
+            await store.write(asset, self._key, fresh.head(self._stream, self._cursor_path))
+            self._forget(position)
+            self._positions[asset] = fresh
             return False
         try:
             slots = [int(slot) for slot in head["slots"]]
@@ -210,6 +214,10 @@ class Positions:
             ) from error
         return True
 
+    def _forget(self, position: Position) -> None:
+        for key, bits in self._known.items():
+            self._known[key] = bits & ~position.bit
+
     def _take_over(self, position: Position, head: dict[str, Any], segments: dict[int, list[str]]) -> None:
         filling = _keys(head["known"])
         fingerprint, changes, begun = head["fingerprint"], int(head["changes"]), bool(head["begun"])
@@ -221,9 +229,10 @@ class Positions:
         position.unwritten.clear()
         for key in itertools.chain(*segments.values(), filling):
             self._known[key] = self._known.get(key, 0) | position.bit
-        if position.dirty:
+        if position.dirty or position.gone:
             # What is in memory is newer.
             position.filling = filling + unsaved
+            position.dirty = True
             return
         position.begun = position.begun or begun
         position.fingerprint, position.changes, position.cursor = fingerprint, changes, cursor
@@ -252,14 +261,18 @@ class Positions:
                     await self.store.write(position.asset, f"{self._key}.{slot}", "".join(position.full[slot]))
                 position.unwritten = position.unwritten[1:]
             head = position.head(self._stream, self._cursor_path)
+            slots = frozenset(head["slots"])
+            position.stored_slots |= slots
             await self.store.write(position.asset, self._key, head)
-            position.stored_slots = frozenset(head["slots"])
+            position.stored_slots = slots
             position.gone = False
         except AssetGone as error:
             # To wait for it would hold up everybody else: its Dag has gone, and its trigger will.
             if not position.gone:
                 log.warning("%s; up to where it has read %s is not stored", error, self._stream)
             position.gone = True
+            # Airflow deletes what is stored of it: should it come back, a head alone would refer to nothing.
+            position.unwritten = list(position.full)
         except BaseException:
             position.dirty = True
             raise
