@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_sharedstream.brokers.rest.answers import Reader, changed, later
-from airflow_provider_sharedstream.brokers.rest.asks import AnswerUnusable, Ask, Asked, paging
+from airflow_provider_sharedstream.brokers.rest.asks import Ask, Asked, paging
+from airflow_provider_sharedstream.brokers.rest.errors import AnswerUnusable
 from airflow_provider_sharedstream.stream.errors import InvalidArgument
 
 
@@ -28,7 +29,12 @@ def test_an_item_is_known_by_its_id_or_by_its_content() -> None:
     assert json.loads(three.body) == {"n": 3, "m": 4}
 
 
-@pytest.mark.parametrize("odd", [None, "", "x" * 5000, "line\nbreak", "\ud800", [], {}, 1.5, True, [1, "b"], 10**30])
+NOTHING: list[Any] = [None, "", [], {}, [None, None], [None, ""], {"id": None}]
+
+
+@pytest.mark.parametrize(
+    "odd", [*NOTHING, 0, False, "x" * 5000, "line\nbreak", "\ud800", 1.5, True, [1, "b"], [1, None], 10**30]
+)
 def test_every_id_can_be_stored_and_shown(odd: Any) -> None:
     (item,) = items([{"id": odd, "n": 1}])
     assert 0 < len(item.id) <= 256
@@ -36,7 +42,7 @@ def test_every_id_can_be_stored_and_shown(odd: Any) -> None:
     item.id.encode()
     assert len(item.key) == 12
     (other,) = items([{"id": odd, "n": 2}])
-    assert (item.key == other.key) is (odd is not None), "known by the id where there is one"
+    assert (item.key == other.key) is (odd not in NOTHING), "known by the id where there is one"
 
 
 LEAVES = st.none() | st.booleans() | st.floats(allow_nan=False) | st.integers() | st.text()

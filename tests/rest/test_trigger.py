@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_sharedstream.stream.errors import InvalidArgument
+from airflow_provider_sharedstream.triggers.arguments import REQUIRED
 from airflow_provider_sharedstream.triggers.rest import RestPollTrigger
 from services.rest import RestServer
 from services.rest_list import RestList
@@ -106,6 +109,19 @@ def test_who_shares_a_poll() -> None:
     key = RestPollTrigger(URL, items_path="items").shared_stream_key()
     assert key == RestPollTrigger(URL, items_path="items", match="a", first_poll="new").shared_stream_key()
     assert key != RestPollTrigger(URL, items_path="items", poll_interval=5.0).shared_stream_key()
+
+
+def test_every_argument_is_documented_with_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sources" / "rest.md").read_text(encoding="utf-8")
+    table = page.partition("\n\n|")[2].partition("\n\n")[0]
+    documented = dict(re.findall(r"^\| `(\w+)` \| `?(.+?)`? \|", table, re.MULTILINE))
+
+    def shown(default: Any) -> str:
+        return "required" if default is REQUIRED else f"{default:,}" if type(default) is int else str(default)
+
+    arguments = RestPollTrigger.ARGUMENTS
+    assert documented == {name: shown(argument.default) for name, argument in arguments.items()}
+    assert list(documented) == list(arguments), "in the same order"
 
 
 async def test_it_can_be_tried_alone(server: RestServer, path: str) -> None:

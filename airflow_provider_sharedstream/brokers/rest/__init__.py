@@ -17,6 +17,6 @@
 ``store``           where it is stored: Airflow's asset state store
 ==================  ========================================================================
 
-A page is handed out only when the one before it is settled and that is stored, so that a crash makes no more than one
-page come twice.
+A page is handed out when the one before it is settled and that is stored, so that a crash makes one page come twice; a
+watcher that is slow on it holds up the next one for a while only.
 """

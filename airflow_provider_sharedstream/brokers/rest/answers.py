@@ -106,9 +106,10 @@ class Reader:
 
     def _item(self, one: Any) -> Item:
         found = None if self._id is None else search("id_path", self._id, one)
-        text = "" if found is None else _id_text(found)
+        nameless = _is_nothing(found)
+        text = "" if nameless else _id_text(found)
         if not 0 < len(text) <= LONGEST_ID or not text.isprintable():
-            text = hashlib.sha256(_canonical(one if found is None else found)).hexdigest()[:32]
+            text = hashlib.sha256(_canonical(one if nameless else found)).hexdigest()[:32]
         return Item(_digest(text.encode()), text, _encoded(one))
 
     def _cursor_of(self, document: Any) -> Any:
@@ -186,6 +187,13 @@ def _canonical(value: Any) -> bytes:
         return msgspec.json.encode(value, order="deterministic")
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError):
         return json.dumps(value, sort_keys=True).encode()
+
+
+def _is_nothing(found: Any) -> bool:
+    """Whether it names no item. All those that it were the name of would be one."""
+    if isinstance(found, dict):
+        found = list(found.values())
+    return found in (None, "") or (isinstance(found, list) and all(map(_is_nothing, found)))
 
 
 def _id_text(found: Any) -> str:
