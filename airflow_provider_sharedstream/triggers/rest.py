@@ -185,6 +185,8 @@ class RestPollTrigger(BrokerEventTrigger):
             if "/" in host or "@" in host:
                 yield f"allowed_hosts={given['allowed_hosts']!r}: expected host or host:port, without a path"
         yield from self._wrong_address(given["endpoint"])
+        if given["http_conn_id"] is None and "://" not in given["endpoint"]:
+            yield "endpoint, http_conn_id=None: a path needs a connection that names the host"
         if given["headers"] is not None and not _maps_texts(given["headers"], (str,)):
             yield "headers: expected a dict of texts"
         elif given["params"] is not None and not _maps_texts(given["params"], (str, int, float, list)):

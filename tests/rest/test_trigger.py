@@ -27,6 +27,7 @@ SECRET = "s3cr3t"
         ({"endpoint": "https://[::1/x"}, "endpoint: not an address"),
         ({"endpoint": "https://host:99999/x"}, "endpoint: not an address"),
         ({"endpoint": "https://host/a b"}, "endpoint='https://host/a b': expected no blanks"),
+        ({"endpoint": "v1/x", "http_conn_id": None}, "a path needs a connection that names the host"),
         ({"endpoint": ""}, "endpoint='': expected a text that isn't empty"),
         ({"endpoint": None}, "endpoint=None: expected a text"),
         ({"method": "DELETE"}, "method='DELETE': expected one of 'GET', 'POST'"),
