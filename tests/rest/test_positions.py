@@ -292,9 +292,10 @@ def test_an_item_that_is_listed_again_while_it_is_with_the_watchers() -> None:
 def test_nobody_s_item_is_dropped_and_holds_up_nothing() -> None:
     there = offers()
     checkpoint = Checkpoint(["a"])
-    there.add(Item(key(1), "1", b"1"), ["a"], checkpoint)
+    offer = there.add(Item(key(1), "1", b"1"), ["a"], checkpoint)
+    assert offer is not None
     assert not there.take(10, [])
-    assert (len(there), checkpoint.open, there.page_open) == (0, 0, False)
+    assert (len(there), checkpoint.open, offer.pending) == (0, 0, False)
 
 
 async def test_assets_that_go_with_another() -> None:

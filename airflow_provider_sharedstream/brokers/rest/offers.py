@@ -35,7 +35,7 @@ class Offer:
     :param checkpoint: what it holds up.
     """
 
-    __slots__ = ("checkpoints", "closed", "item", "leads", "seen", "watchers")
+    __slots__ = ("checkpoints", "closed", "item", "leads", "pending", "seen", "taken_at", "watchers")
 
     def __init__(self, item: Item, leads: Collection[str], checkpoint: Checkpoint) -> None:
         self.item = item
@@ -46,6 +46,10 @@ class Offer:
         """Who it was handed out for."""
         self.seen: set[RestWatcher] = set()
         self.closed = False
+        self.pending = True
+        """Whether the next page waits: until it is stored that everybody has had it, or it is given back."""
+        self.taken_at = 0.0
+        """When it was handed out."""
 
     def show_to(self, watcher: RestWatcher) -> bool:
         """Return whether it is for ``watcher``, and note that it has looked at it."""
@@ -79,10 +83,6 @@ class Offers:
         self._ready: deque[Offer] = deque()
         self._later: list[tuple[float, int, Offer]] = []
         self._order = itertools.count()
-        self._page: set[Offer] = set()
-        """Of the newest page: those that were not given back and are not settled."""
-        self.page_at = 0.0
-        """When the last of the newest page was handed out."""
 
     def __len__(self) -> int:
         return sum(map(len, self._open.values()))
@@ -92,27 +92,19 @@ class Offers:
         """How many are ready to be handed out."""
         return len(self._ready)
 
-    @property
-    def page_open(self) -> bool:
-        """Whether something of the newest page is still with the watchers, and was not given back."""
-        return bool(self._page)
-
-    def new_page(self) -> None:
-        """Note that what is found from now on is of a new page."""
-        self._page.clear()
-
-    def add(self, item: Item, leads: Collection[str], checkpoint: Checkpoint) -> None:
-        """Offer an item to those of ``leads`` to whom it isn't offered yet."""
+    def add(self, item: Item, leads: Collection[str], checkpoint: Checkpoint) -> Offer | None:
+        """Offer an item to those of ``leads`` to whom it isn't offered yet; return the offer, if there are any."""
         left = set(leads)
         for offer in self._open.get(item.key, ()):
             if offer.leads & left and offer.item.id == item.id:
                 offer.hold_up(checkpoint)
                 left -= offer.leads
-        if left:
-            offer = Offer(item, left, checkpoint)
-            self._open.setdefault(item.key, []).append(offer)
-            self._ready.append(offer)
-            self._page.add(offer)
+        if not left:
+            return None
+        offer = Offer(item, left, checkpoint)
+        self._open.setdefault(item.key, []).append(offer)
+        self._ready.append(offer)
+        return offer
 
     def next_due_seconds(self) -> float | None:
         """Return how long until the next one that was given back comes again; None: there is none."""
@@ -133,18 +125,17 @@ class Offers:
                 continue
             offer.watchers = frozenset(watcher for lead in offer.leads for watcher in by_lead.get(lead, ()))
             offer.seen = set()
+            offer.taken_at = now
             if offer.watchers:
                 taken.append(offer)
             else:
                 self.close(offer)
-                self._page.discard(offer)
-        if taken:
-            self.page_at = now
+                offer.pending = False
         return taken
 
     def give_back(self, offer: Offer, delay_seconds: float) -> None:
         """Hand an offer out again after a while."""
-        self._page.discard(offer)
+        offer.pending = False
         if not offer.closed:
             heapq.heappush(self._later, (self._clock() + delay_seconds, next(self._order), offer))
 
@@ -160,10 +151,6 @@ class Offers:
         if not same:
             del self._open[offer.item.key]
 
-    def stored(self, offers: Iterable[Offer]) -> None:
-        """Note that what became of ``offers`` is stored: the next page may come."""
-        self._page.difference_update(offers)
-
     def drop_waiting(self) -> None:
         """Close those that were never handed out: they will be found again."""
         waiting, self._ready = self._ready, deque()
@@ -173,7 +160,6 @@ class Offers:
                 self._ready.append(offer)
             else:
                 self.close(offer)
-        self._page.clear()
 
     def renew(self, offer: Offer, leads: Collection[str]) -> None:
         """Offer it anew to ``leads``, who were not all there when it was handed out."""

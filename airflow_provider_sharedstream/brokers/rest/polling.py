@@ -74,16 +74,17 @@ class Poller:
 
     def next_seconds(self) -> float | None:
         """Return in how long the endpoint is to be asked; None: not before something is settled, or somebody comes."""
-        times = [track.next_at for track in self._tracks]
+        times = [self._due_at(track) for track in self._tracks]
         if not times or self.offers.waiting:
             return None
         if self._plan.reader.whole_body and len(self.offers):
             # One change after the other: what it is like now would otherwise hide what it was like.
             return None
-        at = max(min(times), self._not_before)
-        if self.offers.page_open:
-            at = max(at, self.offers.page_at + PAGE_PATIENCE_SECONDS)
-        return max(0.0, at - time.monotonic())
+        return max(0.0, max(min(times), self._not_before) - time.monotonic())
+
+    def _due_at(self, track: Track) -> float:
+        since = track.held_since
+        return track.next_at if since is None else max(track.next_at, since + PAGE_PATIENCE_SECONDS)
 
     def wait(self, seconds: float) -> None:
         """Don't ask for so long."""
@@ -101,7 +102,7 @@ class Poller:
 
         :raises Exception: of ``fetch``; :class:`AnswerUnusable`; :class:`SourceUnavailable`.
         """
-        track = min(self._tracks, key=lambda track: track.next_at)
+        track = min(self._tracks, key=self._due_at)
         started = time.monotonic()
         walk = track.walk or track.begin(self._first_ask(track.cursor))
         remembered = track.remembered.get(walk.ask.key)
@@ -144,7 +145,7 @@ class Poller:
     # What is new to whom.
 
     def _found(self, track: Track, walk: Walk, page: Page) -> None:
-        self.offers.new_page()
+        track.page = []
         if self._plan.reader.whole_body:
             for item in page.items:
                 self._body_found(track, walk, item)
@@ -158,7 +159,7 @@ class Poller:
             for lead in beginners.intersection(unknowing):
                 self._positions.add(lead, item.key)
             if wanting := [lead for lead in unknowing if lead not in beginners]:
-                self.offers.add(item, wanting, walk.checkpoint)
+                self._offer(track, walk, item, wanting)
         if len(walk.listed) > self._plan.max_known_ids:
             raise SourceUnavailable(
                 f"the endpoint lists more than max_known_ids={self._plan.max_known_ids} items, and those that can't "
@@ -175,7 +176,11 @@ class Poller:
             elif position.fingerprint != item.key:
                 groups.setdefault(position.changes, []).append(lead)
         for changes, leads in groups.items():
-            self.offers.add(changed(item, changes), leads, walk.checkpoint)
+            self._offer(track, walk, changed(item, changes), leads)
+
+    def _offer(self, track: Track, walk: Walk, item: Item, leads: Collection[str]) -> None:
+        if (offer := self.offers.add(item, leads, walk.checkpoint)) is not None:
+            track.page.append(offer)
 
     def _still_listed(self, walk: Walk, remembered: Remembered) -> None:
         still_listed = self._positions.unknowing(())
@@ -268,7 +273,8 @@ class Poller:
                 self._conclude(offer, followers)
         self._move_on()
         await self._positions.write()
-        self.offers.stored(offers)
+        for offer in offers:
+            offer.pending = False
         self._tracks.merge()
 
     def _conclude(self, offer: Offer, followers: Mapping[str, Collection[str]]) -> None:

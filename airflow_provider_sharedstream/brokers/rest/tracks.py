@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from airflow_provider_sharedstream.brokers.rest.asks import Ask, Validators
-from airflow_provider_sharedstream.brokers.rest.offers import Checkpoint
+from airflow_provider_sharedstream.brokers.rest.offers import Checkpoint, Offer
 from airflow_provider_sharedstream.brokers.rest.positions import Positions
 
 
@@ -63,6 +63,13 @@ class Track:
         """Monotonic time of the next poll."""
         self.remembered: dict[str, Remembered] = {}
         self.checkpoints: deque[Checkpoint] = deque()
+        self.page: list[Offer] = []
+        """What was new on the newest page."""
+
+    @property
+    def held_since(self) -> float | None:
+        """When the newest page was handed out, where the next one waits for something of it."""
+        return max((offer.taken_at for offer in self.page if offer.pending), default=None)
 
     @property
     def at_rest(self) -> bool:
@@ -90,6 +97,7 @@ class Track:
         """Go back to what is settled, as after a failure."""
         self.walk = None
         self.remembered = {}
+        self.page = []
         self.checkpoints.clear()
         self.cursor = positions.of(min(self.leads)).cursor if self.leads else None
 
