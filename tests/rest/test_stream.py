@@ -102,7 +102,9 @@ async def test_pages(
         items.publish(*numbered(20, 95))
         await until(lambda: len(watcher.ids) >= 115, "115 items")
         await asyncio.sleep(1)
-        assert numbers(watcher.bodies) == list(range(115))
+        assert numbers(watcher.bodies)[:95] == list(range(95))
+        # A poll that is under way may have passed the page that is filled up.
+        assert sorted(numbers(watcher.bodies)) == list(range(115))
 
 
 async def test_more_pages_than_allowed_are_read_on_with_the_next_poll(
