@@ -189,12 +189,13 @@ async def rejected(server: KafkaServer, side: Side) -> str:
         expected = set(range(20)) - {5}
         await within(SECONDS, lambda: expected <= set(side.numbers(watcher)))
         await within(10, lambda: _is_empty(topic))
-    (letter,) = await topic.dead_letters() or [None]
-    if letter is None:
-        return f"{facts(side, watcher, expected)}; no dead letter"
-    names = [name for name, _ in letter.headers]
-    said = f"with key {letter.key!r} and headers {', '.join(names) or 'none'}"
-    return f"{facts(side, watcher, expected)}; dead letter {said}"
+        left = await topic.pending()
+    letters = await topic.dead_letters()
+    if not letters:
+        return f"{facts(side, watcher, expected)}; no dead letter; {left} of 20 not committed"
+    names = [name for name, _ in letters[0].headers]
+    said = f"with key {letters[0].key!r} and headers {', '.join(names) or 'none'}"
+    return f"{facts(side, watcher, expected)}; {len(letters)} dead letter {said}; {left} of 20 not committed"
 
 
 async def tombstone(server: KafkaServer, side: Side) -> str:

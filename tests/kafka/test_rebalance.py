@@ -180,6 +180,28 @@ async def test_a_member_that_was_thrown_out_commits_nothing(kafka: Kafka) -> Non
         raise next(iter((await consumer.settle(Disposition.ACCEPT, again)).values()))
 
 
+async def test_an_offset_goes_back_only_where_reading_did(kafka: Kafka) -> None:
+    topic = await kafka.topic(1)
+    await topic.send_json([{"n": n} for n in range(10)])
+    consumer = await connected(topic, Revocations())
+    got: list[Any] = []
+    while len(got) < 10:
+        got += await consumer.receive(1000)
+    assert not await consumer.settle(Disposition.ACCEPT, got)
+    # A call that was slow to fail, and is made again.
+    assert not await consumer.settle(Disposition.ACCEPT, got[:5])
+    assert await topic.committed() == {0: 10}
+    # What a partition does that was truncated.
+    assert consumer._session is not None
+    consumer._session.membership.seek(got[0].lane, 0)
+    again: list[Any] = []
+    while len(again) < 10:
+        again += await consumer.receive(1000)
+    assert not await consumer.settle(Disposition.ACCEPT, again[:5])
+    assert await topic.committed() == {0: 5}
+    await consumer.close()
+
+
 async def test_a_second_member_comes_and_goes_while_records_flow(kafka: Kafka) -> None:
     topic = await kafka.topic(6)
     sent = 0

@@ -34,7 +34,9 @@ WAYS = ["plain text", "tls", "inline tls", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-
 
 @pytest.fixture(name="server", scope="module")
 def fixture_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    with KafkaServer(tmp_path_factory.mktemp("kafka-secure"), secure=True) as server:
+    # A connection is closed when its token has run out, or after five seconds.
+    settings = {"connections.max.reauth.ms": "5000"}
+    with KafkaServer(tmp_path_factory.mktemp("kafka-secure"), secure=True, settings=settings) as server:
         yield server
 
 
@@ -53,7 +55,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, extra: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def issuer() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def issuer(valid_seconds: int = 3600) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """An endpoint that gives tokens to the client `me` with the secret `s3cret`."""
     asked: list[dict[str, Any]] = []
 
@@ -62,7 +64,8 @@ def issuer() -> Iterator[tuple[str, list[dict[str, Any]]]]:
             form = self.rfile.read(int(self.headers["content-length"])).decode()
             asked.append({**dict(urllib.parse.parse_qsl(form)), "authorization": self.headers["authorization"]})
             right = self.headers["authorization"] == "Basic bWU6czNjcmV0"
-            answer = {"access_token": unsecured_token("alice"), "expires_in": 3600} if right else {"error": "who?"}
+            token = {"access_token": unsecured_token("alice", valid_seconds=valid_seconds), "expires_in": valid_seconds}
+            answer = token if right else {"error": "who?"}
             body = json.dumps(answer).encode()
             self.send_response(200 if right else 401)
             self.send_header("content-length", str(len(body)))
@@ -368,6 +371,29 @@ async def test_a_token_is_asked_for_again_before_it_runs_out() -> None:
         wrong = token_provider(given | {"sasl.oauthbearer.client.secret": "x"}, "b:9092", "here")
         with pytest.raises(SourceUnavailable, match="refuses a token for client 'me'"):
             await wrong.token()
+
+
+async def test_reading_goes_on_when_tokens_run_out(
+    server: KafkaServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The brokers close a connection whose token has run out."""
+    topic = await Kafka(server).topic(2)
+    with issuer(valid_seconds=3) as (url, asked):
+        connect(monkeypatch, way_in(server, "oidc", url))
+        async with triggerer() as running:
+            watcher = running.start(topic.trigger(kafka_config_id=CONN_ID))
+            sent = 0
+            while len(asked) < 12:
+                await topic.send_json([{"n": sent}])
+                sent += 1
+                await until(lambda sent=sent: len(watcher.ids) == sent, "the next record")
+                assert sent < 300, "no connection is made anew"
+                await asyncio.sleep(0.2)
+            assert not watcher.restarts
+        assert await topic.pending() == 0
+    assert [body["n"] for body in watcher.bodies] == list(range(sent))
+    errors = [r.getMessage() for r in caplog.records if r.name.startswith("airflow_provider_sharedstream")]
+    assert not [text for text in errors if "next try in" in text], "the stream had to begin anew"
 
 
 async def test_what_gives_no_token_is_said(server: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:

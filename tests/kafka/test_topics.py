@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import NewPartitions
+from aiokafka.errors import TopicAlreadyExistsError
 
 from airflow_provider_sharedstream.brokers.kafka.topics import Topics
 from airflow_provider_sharedstream.stream.errors import InvalidArgument, SourceUnavailable
@@ -170,6 +171,34 @@ async def test_a_topic_that_is_deleted_is_said(kafka: Kafka, soon: str, monkeypa
     with pytest.raises(SourceUnavailable, match=f"topics=\\['{topic.name}'\\]: there is no such topic"):
         await until(lambda: _more(consumer, [], 1), "an error")
     await consumer.close()
+
+
+async def test_a_topic_that_is_made_anew_is_read_and_committed_from_its_beginning(kafka: Kafka, soon: str) -> None:
+    topic = await kafka.topic(1)
+    await topic.send_json([{"n": n} for n in range(10)])
+    async with triggerer() as running:
+        watcher = running.start(topic.trigger(kafka_config_id=soon))
+        await until(lambda: numbers(watcher) == list(range(10)), "the records of the first one")
+        await until(emptied(topic), "everything committed")
+        async with kafka.server.admin() as admin:
+            await admin.delete_topic(topic.name)
+            await until(lambda: _created(admin, topic), "the topic made anew")
+        await topic.send_json([{"n": n} for n in range(10, 15)])
+        await until(lambda: numbers(watcher)[10:] == list(range(10, 15)), "the records of the second one")
+        await until(lambda: _committed(topic, {0: 5}), "everything committed")
+
+
+async def _created(admin: Any, topic: Topic) -> bool:
+    try:
+        await admin.create_topic(topic.name, 1)
+    except TopicAlreadyExistsError:
+        # Its deletion takes a moment.
+        return False
+    return True
+
+
+async def _committed(topic: Topic, expected: dict[int, int]) -> bool:
+    return await topic.committed() == expected
 
 
 async def test_a_compacted_topic_has_gaps_and_tombstones(kafka: Kafka) -> None:

@@ -1,16 +1,16 @@
-"""Apache Kafka.
+"""The adapter.
 
-========================  ==========================================================================
-``kafka_session``         one connection as a member of a group
-``kafka_pulse``           whether the brokers still answer, and the lag
-``kafka_membership``      what is ours in the group: rebalances, positions, commits
-``kafka_topics``          which topics are read, and where a partition begins
-``kafka_delivery``        a record as a delivery
-``kafka_dead_letters``    the copy of a rejected record
-``kafka_client``          stopping a client, asking why it can't connect
-``kafka_errors``          what Kafka's errors mean
-``kafka_log``             keeps aiokafka's log short
-========================  ==========================================================================
+================  ====================================================
+``session``       one connection as a member of a group
+``membership``    what is ours in the group: rebalances, positions, commits
+``pulse``         whether the brokers still answer, and the lag
+``topics``        which topics are read, and where a partition begins
+``delivery``      a record as a delivery
+``dead_letters``  the copy of a rejected record
+``client``        stopping a client, asking why it can't connect
+``errors``        what Kafka's errors mean
+``log``           keeps aiokafka's log short
+================  ====================================================
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Collection, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from airflow_provider_sharedstream.brokers.kafka import errors as kafka_errors
 from airflow_provider_sharedstream.brokers.kafka.dead_letters import DeadLetters
-from airflow_provider_sharedstream.brokers.kafka.delivery import KafkaDelivery
+from airflow_provider_sharedstream.brokers.kafka.delivery import KafkaDelivery, deliveries_of
 from airflow_provider_sharedstream.brokers.kafka.errors import NotConnected
 from airflow_provider_sharedstream.brokers.kafka.session import KafkaSession, unique_instance
 from airflow_provider_sharedstream.brokers.kafka.topics import Beginnings, Topics
@@ -155,18 +155,19 @@ class KafkaConsumer:
             found = await self._connected().poll(max_messages)
         except Exception as error:
             raise self._clear(error) from error
-        return [KafkaDelivery(record, lane) for lane, records in found.items() for record in records]
+        made = [delivery for lane, records in found.items() for delivery in deliveries_of(lane, records)]
+        return cast("list[Delivery]", made)
 
     async def settle(self, disposition: Disposition, deliveries: Sequence[Delivery]) -> Failures:
         session = self._session
         if session is None or session.broken is not None:
             return dict.fromkeys(deliveries, LeaseLost("the group has been left"))
         if disposition is Disposition.RELEASE:
-            return self._rewind(session, deliveries)
+            return self._rewind(session, cast("Sequence[KafkaDelivery]", deliveries))
         if disposition is not Disposition.ACCEPT:
             raise NotImplementedError(f"Kafka has no {disposition.value}")
         # They come in the order of their lanes, so what stays is the last of each.
-        last: dict[Any, Any] = {delivery.lane: delivery for delivery in deliveries}
+        last = {delivery.lane: delivery for delivery in cast("Sequence[KafkaDelivery]", deliveries)}
         offsets = {lane: delivery.offset + 1 for lane, delivery in last.items()}
         lost_lanes = offsets.keys() - session.membership.lanes
         try:
@@ -178,10 +179,9 @@ class KafkaConsumer:
         lost = LeaseLost("the partition is somebody else's")
         return {delivery: lost for delivery in deliveries if delivery.lane in lost_lanes}
 
-    def _rewind(self, session: KafkaSession, deliveries: Sequence[Delivery]) -> Failures:
+    def _rewind(self, session: KafkaSession, deliveries: Sequence[KafkaDelivery]) -> Failures:
         first: dict[Any, KafkaDelivery] = {}
         for delivery in deliveries:
-            assert isinstance(delivery, KafkaDelivery)
             known = first.get(delivery.lane)
             if known is None or delivery.offset < known.offset:
                 first[delivery.lane] = delivery
@@ -192,7 +192,8 @@ class KafkaConsumer:
     async def store_dead_letters(self, deliveries: Sequence[Delivery]) -> Failures:
         if self._dead_letters is None:
             raise NotConnected("not connected to Kafka")
-        return await self._dead_letters.store(deliveries)
+        failures = await self._dead_letters.store(cast("Sequence[KafkaDelivery]", deliveries))
+        return cast("Failures", failures)
 
     async def extend_leases(self, deliveries: Sequence[Delivery]) -> Collection[Delivery]:
         return ()

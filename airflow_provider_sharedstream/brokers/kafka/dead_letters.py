@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from airflow_provider_sharedstream.brokers.kafka.client import stopped
 from airflow_provider_sharedstream.brokers.kafka.delivery import KafkaDelivery
 from airflow_provider_sharedstream.brokers.kafka.errors import NoReport
 from airflow_provider_sharedstream.connections.kafka import KafkaSettings
-from airflow_provider_sharedstream.stream.consumer import Failures
 from airflow_provider_sharedstream.stream.dead_letter import PREFIX, note
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.errors import SourceUnavailable
@@ -48,7 +47,7 @@ class DeadLetters:
         """Let go. Idempotent."""
         await stopped(self._producer, self._producer.client)
 
-    async def store(self, deliveries: Sequence[Delivery]) -> Failures:
+    async def store(self, deliveries: Sequence[KafkaDelivery]) -> dict[KafkaDelivery, Exception]:
         """Write a copy of each; return what failed when the brokers have reported on all."""
         failures = await self._send(deliveries, with_note=True)
         too_large = [delivery for delivery, error in failures.items() if _is_too_large(error)]
@@ -60,12 +59,11 @@ class DeadLetters:
             failures.update(await self._send(too_large, with_note=False))
         return {delivery: self._say(delivery, error) for delivery, error in failures.items()}
 
-    async def _send(self, deliveries: Sequence[Delivery], *, with_note: bool) -> dict[Delivery, Exception]:
-        failures: dict[Delivery, Exception] = {}
-        reports: dict[Delivery, asyncio.Future[Any]] = {}
+    async def _send(self, deliveries: Sequence[KafkaDelivery], *, with_note: bool) -> dict[KafkaDelivery, Exception]:
+        failures: dict[KafkaDelivery, Exception] = {}
+        reports: dict[KafkaDelivery, asyncio.Future[Any]] = {}
         trouble: Exception | None = None
         for delivery in deliveries:
-            assert isinstance(delivery, KafkaDelivery)
             if trouble is not None:
                 # The brokers are away, or the topic: each one by itself would wait as long again.
                 failures[delivery] = trouble
@@ -85,7 +83,7 @@ class DeadLetters:
                 failures[delivery] = why
         return failures
 
-    def _say(self, delivery: Delivery, error: Exception) -> Exception:
+    def _say(self, delivery: KafkaDelivery, error: Exception) -> Exception:
         if not _is_too_large(error):
             return self._clear(error)
         return SourceUnavailable(
@@ -95,15 +93,15 @@ class DeadLetters:
 
 
 def _copy(delivery: KafkaDelivery, with_note: bool) -> dict[str, Any]:
-    record = delivery.record
-    headers: Headers = list(record.headers)
-    key, value = record.key, record.value
+    headers: Headers = list(delivery.pairs)
+    key, value = delivery.key, delivery.body
     if with_note:
-        about = note(delivery, f"{record.topic}[{record.partition}]@{record.offset}").as_headers()
-        about[PREFIX + "topic"] = record.topic
-        about[PREFIX + "partition"] = str(record.partition)
-        about[PREFIX + "offset"] = str(record.offset)
-        about[PREFIX + "timestamp"] = str(record.timestamp)
+        topic, partition = delivery.lane
+        about = note(cast("Delivery", delivery), f"{topic}[{partition}]@{delivery.offset}").as_headers()
+        about[PREFIX + "topic"] = topic
+        about[PREFIX + "partition"] = str(partition)
+        about[PREFIX + "offset"] = str(delivery.offset)
+        about[PREFIX + "timestamp"] = str(delivery.timestamp)
         # A letter that was put back and is rejected again has a new note.
         headers = [pair for pair in headers if pair[0] not in about]
         headers += [(name, text.encode()) for name, text in about.items()]

@@ -139,6 +139,9 @@ class Membership:
         if lane not in self.lanes:
             return
         self._positions[lane] = offset
+        if offset < self._committed.get(lane, -1):
+            # The partition was truncated, or its topic made anew.
+            del self._committed[lane]
         if self.phase is Phase.MEMBER:
             self._consumer.seek(lane, offset)
 
