@@ -144,16 +144,17 @@ async def through_the_manager(cls: type[MeasuredTrigger], records: int, **argume
         await asyncio.sleep(LOOK_SECONDS)
     holdings = MeasuredTrigger.producers[0].holdings
     try:
-        return await measured(
+        found = await measured(
             records,
             lambda: len(holdings.budget) or holdings.sealed[Disposition.ACCEPT],
             lambda: holdings.sealed[Disposition.ACCEPT],
         )
+        assert set(holdings.sealed) == {Disposition.ACCEPT}, holdings.sealed
+        return found
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         await manager.stop_all()
-        assert set(holdings.sealed) <= {Disposition.ACCEPT, None}, holdings.sealed
 
 
 def line(name: str, found: Measured, base: float) -> str:

@@ -34,6 +34,7 @@ TOKEN_KEYS = frozenset(
         "sasl.oauthbearer.extensions",
         "sasl.oauthbearer.token.endpoint.url",
         "https.ca.location",
+        "https.ca.pem",
     }
 )
 
@@ -176,11 +177,11 @@ def by_openid_connect(extra: Mapping[str, Any], where: str) -> Fetch:
         form["scope"] = str(scope)
     pairs = (pair.partition("=") for pair in str(extra.get(prefix + "extensions") or "").split(",") if pair)
     extensions = {name.strip(): value.strip() for name, _, value in pairs}
-    authority = extra.get("https.ca.location")
+    authority, pem = extra.get("https.ca.location"), extra.get("https.ca.pem")
     try:
-        trust = ssl.create_default_context(cafile=authority if authority != "probe" else None)
+        trust = ssl.create_default_context(cafile=authority if authority != "probe" else None, cadata=pem)
     except OSError as error:
-        raise SourceUnavailable(f"{where}: https.ca.location={authority!r} can't be used: {error}") from error
+        raise SourceUnavailable(f"{where}: https.ca.location or https.ca.pem can't be used: {error}") from error
 
     async def fetch() -> Token:
         import httpx

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from airflow_provider_sharedstream.messages import Message, RejectMessage
@@ -18,9 +17,4 @@ def reject_marked(message: Message) -> Any:
 def fail_in_partition_0(message: Message) -> Any:
     if message.attributes["partition"] == 0:
         raise RuntimeError("partition 0 fails")
-    return message.body
-
-
-async def slowly(message: Message) -> Any:
-    await asyncio.sleep(0.05)
     return message.body
