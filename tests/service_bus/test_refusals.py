@@ -144,6 +144,22 @@ async def test_a_deleted_entity_is_said_and_held(
     assert lines[0].startswith(f"service_bus {queue} can't be used, next try in ")
 
 
+@pytest.mark.parametrize("sessions", [False, True])
+async def test_a_disabled_entity(
+    service_bus: ServiceBus, orders: RemoteControl, caplog: pytest.LogCaptureFixture, sessions: bool
+) -> None:
+    queue = service_bus.queue(requires_session=sessions)
+    expected = f"queue_name={queue!r}: it is disabled for receiving. Set its status to Active."
+    async with triggerer() as running:
+        watcher = running.start(trigger(queue, session_enabled=sessions))
+        await send(service_bus, queue, [{"n": 1}], session_id="a" if sessions else None)
+        await until(lambda: watcher.ids, "the first message")
+        orders.disable(queue)
+        await until(lambda: expected in caplog.text, "a clear line")
+        assert not watcher.restarts
+    assert await refusal(queue, session_enabled=sessions) == expected
+
+
 async def test_each_is_said_once_a_try_and_tried_seldom(
     service_bus: ServiceBus,
     orders: RemoteControl,

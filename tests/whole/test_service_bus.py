@@ -1,4 +1,6 @@
-"""Whole Airflow processes with a Service Bus server: stored before completed, through a kill -9, and dead letters."""
+"""Whole Airflow processes with a Service Bus server: stored before completed, through a kill -9, dead letters, and the
+example Dags.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
+from airflow_provider_sharedstream.example_dags import example_service_bus
 from services.airflow import Airflow
 from services.proxy import TcpProxy
 from services.service_bus import ServiceBusServer
@@ -28,18 +31,34 @@ def bodies_by_asset(airflow: Airflow) -> dict[str, Counter[str]]:
     return found
 
 
-def send(server: ServiceBusServer, bodies: list[str]) -> None:
+def send(server: ServiceBusServer, messages: list[ServiceBusMessage], queue: str = QUEUE) -> None:
     with (
         ServiceBusClient.from_connection_string(server.connection_string) as client,
-        client.get_queue_sender(QUEUE) as sender,
+        client.get_queue_sender(queue) as sender,
     ):
-        sender.send_messages([ServiceBusMessage(body) for body in bodies])
+        sender.send_messages(messages)
 
 
 def send_numbers(server: ServiceBusServer, numbers: range) -> set[str]:
     bodies = [json.dumps({"n": n, "even": n % 2 == 0}) for n in numbers]
-    send(server, bodies)
+    send(server, [ServiceBusMessage(body) for body in bodies])
     return set(bodies)
+
+
+def dag_folder(folder: Path) -> Path:
+    """The Dags of this test beside the example."""
+    folder.mkdir()
+    for file in (
+        Path(__file__).parent / "dags_service_bus" / "whole_service_bus.py",
+        Path(example_service_bus.__file__),
+    ):
+        (folder / file.name).symlink_to(file)
+    return folder
+
+
+def successful(airflow: Airflow) -> set[str]:
+    """Dags that have a successful run."""
+    return {dag for dag, states in airflow.client.run_states().items() if states.get("success")}
 
 
 @pytest.mark.slow
@@ -47,16 +66,18 @@ def send_numbers(server: ServiceBusServer, numbers: range) -> set[str]:
 def test_stored_before_completed(tmp_path: Path) -> None:
     with ServiceBusServer(tmp_path / "service-bus") as server:
         server.create_queue(QUEUE, lock_seconds=LOCK_SECONDS)
+        server.create_queue(example_service_bus.QUEUE, requires_session=True)
         port = int(re.findall(r"127\.0\.0\.1:(\d+)", server.connection_string)[0])
         with TcpProxy(port) as proxy:
             connection = {"conn_type": "azure_service_bus", "schema": through(server.connection_string, proxy.port)}
             with Airflow(
                 tmp_path / "airflow",
-                Path(__file__).parent / "dags_service_bus",
+                dag_folder(tmp_path / "dags"),
                 connections={"azure_service_bus_default": json.dumps(connection)},
                 env={"TEST_QUEUE": QUEUE},
             ) as airflow:
                 _everybody_gets_its_own(airflow, server)
+                _examples_run(airflow, server)
                 _kill_between_storing_and_completing(airflow, server, proxy)
                 _dead_letters_start_their_dag(airflow, server)
 
@@ -67,10 +88,28 @@ def _everybody_gets_its_own(airflow: Airflow, server: ServiceBusServer) -> None:
     even = {body for body in sent if json.loads(body)["even"]}
     expected = {"whole_all": sent, "whole_even": even, "whole_odd": sent - even}
     assert {asset: set(bodies) for asset, bodies in bodies_by_asset(airflow).items()} == expected
-    airflow.wait_for(
-        "a successful run of each Dag",
-        lambda: {dag for dag, states in airflow.client.run_states().items() if states.get("success")} >= set(expected),
-    )
+    airflow.wait_for("a successful run of each Dag", lambda: successful(airflow) >= set(expected))
+
+
+def _examples_run(airflow: Airflow, server: ServiceBusServer) -> None:
+    orders = [{"items": ["tea"], "n": n} for n in range(5)]
+    empty, refund = {"items": []}, {"total": 3}
+    sent = [(body, "order") for body in (*orders, empty)] + [(refund, "refund"), ({"total": 1}, "neither")]
+    messages = [ServiceBusMessage(json.dumps(body), subject=kind, session_id="7") for body, kind in sent]
+    send(server, messages, example_service_bus.QUEUE)
+    airflow.wait_for("nothing left of them", lambda: server.pending(example_service_bus.QUEUE) == 0)
+    expected = {
+        "example_service_bus_orders": [{**order, "customer": "7"} for order in orders],
+        "example_service_bus_refunds": [refund],
+        "example_service_bus_refused": [empty],
+    }
+    airflow.wait_for("a successful run of each example", lambda: successful(airflow) >= set(expected))
+    found = bodies_by_asset(airflow)
+    for asset, bodies in expected.items():
+        assert found[asset] == Counter(map(json.dumps, bodies))
+    (refused,) = airflow.client.dag_runs("example_service_bus_refused")
+    reasons = airflow.client.xcom("example_service_bus_refused", refused["dag_run_id"], "explain")
+    assert reasons == ["an order has items"]
 
 
 def _kill_between_storing_and_completing(airflow: Airflow, server: ServiceBusServer, proxy: TcpProxy) -> None:
@@ -95,14 +134,12 @@ def _kill_between_storing_and_completing(airflow: Airflow, server: ServiceBusSer
 
 def _dead_letters_start_their_dag(airflow: Airflow, server: ServiceBusServer) -> None:
     job = airflow.job_id(airflow.triggerers[0])
-    send(server, ["not JSON", "nor is this"])
+    send(server, [ServiceBusMessage("not JSON"), ServiceBusMessage("nor is this")])
     airflow.wait_for("an empty queue", lambda: server.pending(QUEUE) == 0)
     airflow.wait_for(
         "two dead letters", lambda: sum(bodies_by_asset(airflow).get("whole_dead", Counter()).values()) == 2
     )
-    airflow.wait_for(
-        "a run of their Dag", lambda: bool(airflow.client.run_states().get("whole_dead", {}).get("success"))
-    )
+    airflow.wait_for("a run of their Dag", lambda: "whole_dead" in successful(airflow))
     reasons = [
         message["attributes"]["dead_letter_reason"]
         for event in airflow.asset_events()

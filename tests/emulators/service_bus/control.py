@@ -80,6 +80,10 @@ class Control(abc.ABC):
         """Delete a queue, subscription or topic; its links are detached."""
         self.order("delete", path=path)
 
+    def disable(self, path: str) -> None:
+        """Disable receiving from a queue or subscription; its receivers are detached."""
+        self.order("disable", path=path)
+
     def add_key(self, name: str, secret: str, rights: Collection[str]) -> None:
         """A shared access policy with some of the rights Send, Listen and Manage; replaces one of that name."""
         self.order("add_key", name=name, secret=secret, rights=sorted(rights))

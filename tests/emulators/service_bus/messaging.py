@@ -14,6 +14,7 @@ from tests.emulators.service_bus.content import contents, milliseconds, owned
 from tests.emulators.service_bus.links import MAX_MESSAGE_BYTES, Link, condition, new_delivery, read
 from tests.emulators.service_bus.refusals import (
     Refusal,
+    entity_disabled,
     invalid_request,
     message_too_large,
     session_lock_lost,
@@ -102,6 +103,8 @@ class Receiver(Link):
         super().__init__(connection, amqp, path)
         connection.authorize(LISTEN, path)
         self.queue = self.broker.namespace.source(path)
+        if self.queue.disabled:
+            raise entity_disabled(path)
         self.deletes = amqp.remote_snd_settle_mode == AmqpLink.SND_SETTLED
         self._session: Session | None = None
         asked = _filters(amqp)

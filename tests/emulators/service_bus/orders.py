@@ -12,7 +12,13 @@ from tests.emulators.service_bus.broker import Broker
 from tests.emulators.service_bus.links import Link
 from tests.emulators.service_bus.messaging import Receiver, Sender
 from tests.emulators.service_bus.queues import Queue
-from tests.emulators.service_bus.refusals import Refusal, entity_not_found, idle_link, session_not_supported
+from tests.emulators.service_bus.refusals import (
+    Refusal,
+    entity_disabled,
+    entity_not_found,
+    idle_link,
+    session_not_supported,
+)
 from tests.emulators.service_bus.server import HOST, Server
 from tests.emulators.service_bus.sessions import SessionQueue
 from tests.emulators.service_bus.stored import QueueOptions
@@ -49,6 +55,12 @@ class Orders:
         for link in self._links():
             if link.path in gone:
                 link.connection.close_link(link, entity_not_found(link.path))
+
+    async def disable(self, path: str) -> None:
+        self._queue(path).disabled = True
+        for link in self._links():
+            if isinstance(link, Receiver) and link.path == path.lower():
+                link.connection.close_link(link, entity_disabled(path))
 
     async def add_key(self, name: str, secret: str, rights: Collection[str]) -> None:
         self._broker.keys.keys[name] = Key(secret, frozenset(rights))

@@ -46,6 +46,8 @@ class Queue:
         self.path = path
         self.options = options
         self.clock = clock
+        self.disabled = False
+        """Set: no receiver may be opened."""
         self.consumers: deque[Consumer] = deque()
         self.dead_letters: Queue | None = None
         if not is_dead_letter_queue:

@@ -32,6 +32,10 @@ def entity_exists(path: str) -> Refusal:
     return Refusal("com.microsoft:entity-already-exists", f"The entity '{path}' already exists.", 409)
 
 
+def entity_disabled(path: str) -> Refusal:
+    return Refusal("com.microsoft:entity-disabled", f"The messaging entity 'sb://emulator/{path}' is disabled.", 403)
+
+
 def unauthorized(right: str, path: str) -> Refusal:
     return Refusal(
         "amqp:unauthorized-access",
