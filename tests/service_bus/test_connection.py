@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from azure.core.credentials import AccessToken
 from azure.identity.aio import ClientSecretCredential, DefaultAzureCredential
 from azure.servicebus import TransportType
 from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.exceptions import ServiceBusError
 
 from airflow_provider_sharedstream.brokers.service_bus.adapter import ServiceBusConsumer
 from airflow_provider_sharedstream.connections import azure
@@ -179,33 +180,90 @@ class Credential:
 
     closed = False
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, seconds: int = 3600) -> None:
         self.token = token
+        self.seconds = seconds
+        self.asked = 0
 
     async def get_token(self, *scopes: str, **_: Any) -> AccessToken:
         assert scopes == ("https://servicebus.azure.net//.default",)
-        return AccessToken(self.token, int(time.time()) + 3600)
+        self.asked += 1
+        return AccessToken(self.token, int(time.time()) + self.seconds)
 
     async def close(self) -> None:
         self.closed = True
 
 
+@pytest.fixture
+def sign_in(orders: RemoteControl, monkeypatch: pytest.MonkeyPatch) -> Callable[[Credential], None]:
+    """Makes the adapter use a credential."""
+
+    def use(credential: Credential) -> None:
+        async def access(conn_id: str) -> azure.ServiceBusAccess:
+            client = ServiceBusClient(f"127.0.0.1:{orders.port}", credential, use_tls=False, retry_total=0)  # type: ignore[arg-type]
+            return azure.ServiceBusAccess(client, credential, client.fully_qualified_namespace)
+
+        monkeypatch.setattr("airflow_provider_sharedstream.brokers.service_bus.adapter.service_bus_access", access)
+
+    return use
+
+
 async def test_a_directory_s_token(
-    service_bus: ServiceBus, orders: RemoteControl, monkeypatch: pytest.MonkeyPatch
+    service_bus: ServiceBus, orders: RemoteControl, sign_in: Callable[[Credential], None]
 ) -> None:
     orders.add_bearer("known", ALL_RIGHTS)
     credential = Credential("known")
-
-    async def access(conn_id: str) -> azure.ServiceBusAccess:
-        client = ServiceBusClient(f"127.0.0.1:{orders.port}", credential, use_tls=False, retry_total=0)  # type: ignore[arg-type]
-        return azure.ServiceBusAccess(client, credential, client.fully_qualified_namespace)
-
-    monkeypatch.setattr("airflow_provider_sharedstream.brokers.service_bus.adapter.service_bus_access", access)
+    sign_in(credential)
     await receives(service_bus.queue(), "any", service_bus)
     assert credential.closed
     credential.token = "unknown"
     text = await refusal(service_bus.queue())
     assert "refuses its credentials" in text
+
+
+@pytest.mark.slow
+async def test_a_token_is_renewed_while_nothing_comes(
+    service_bus: ServiceBus, orders: RemoteControl, sign_in: Callable[[Credential], None]
+) -> None:
+    orders.add_bearer("renewed", ALL_RIGHTS, seconds=10)
+    credential = Credential("renewed", seconds=10)
+    sign_in(credential)
+    queue = service_bus.queue()
+    consumer = ServiceBusConsumer(queue)
+    await consumer.connect()
+    opened, asked = orders.statistics().connections_opened, credential.asked
+    receiving = asyncio.create_task(receive_all(consumer, 1))
+    await asyncio.sleep(25)
+    assert credential.asked >= asked + 2
+    await asyncio.to_thread(service_bus.send, queue, numbered(1))
+    assert not await consumer.settle(Disposition.ACCEPT, await receiving)
+    await consumer.close()
+    # What sends has opened one.
+    assert orders.statistics().connections_opened <= opened + 1
+
+
+async def test_a_token_that_runs_out_while_nobody_receives(
+    service_bus: ServiceBus, orders: RemoteControl, sign_in: Callable[[Credential], None]
+) -> None:
+    orders.add_bearer("short-lived", ALL_RIGHTS, seconds=2)
+    sign_in(Credential("short-lived", seconds=2))
+    queue = service_bus.queue()
+    consumer = ServiceBusConsumer(queue)
+    await consumer.connect()
+    await asyncio.to_thread(service_bus.send, queue, numbered(3))
+    found = await receive_all(consumer, 3)
+    # The server detaches the link.
+    await asyncio.sleep(4)
+    failures = await consumer.settle(Disposition.ACCEPT, found)
+    assert failures
+    assert all(consumer.is_transient(error) for error in failures.values()), failures
+    assert not await consumer.settle(Disposition.ACCEPT, list(failures))
+    await asyncio.sleep(4)
+    with pytest.raises((ServiceBusError, ConnectionError)) as caught:
+        await consumer.receive(10)
+    assert consumer.is_transient(caught.value)
+    await consumer.connect()
+    await consumer.close()
 
 
 async def test_credentials_that_give_no_token(connection: Connect, monkeypatch: pytest.MonkeyPatch) -> None:

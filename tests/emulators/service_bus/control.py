@@ -89,9 +89,11 @@ class Control(abc.ABC):
         self.order("add_key", name=name, secret=secret, rights=sorted(rights))
         self._keys[name] = secret
 
-    def add_bearer(self, token: str, rights: Collection[str]) -> None:
-        """Accept this text as a directory's token. All others are refused."""
-        self.order("add_bearer", token=token, rights=sorted(rights))
+    def add_bearer(self, token: str, rights: Collection[str], *, seconds: float = 3600.0) -> None:
+        """Accept this text as a directory's token, good for so long from each time that it is shown. All others are
+        refused.
+        """
+        self.order("add_bearer", token=token, rights=sorted(rights), seconds=seconds)
 
     # Entrances
 

@@ -65,8 +65,8 @@ class Orders:
     async def add_key(self, name: str, secret: str, rights: Collection[str]) -> None:
         self._broker.keys.keys[name] = Key(secret, frozenset(rights))
 
-    async def add_bearer(self, token: str, rights: Collection[str]) -> None:
-        self._broker.keys.add_bearer(token, rights)
+    async def add_bearer(self, token: str, rights: Collection[str], seconds: float) -> None:
+        self._broker.keys.add_bearer(token, rights, seconds)
 
     async def drop_connections(self) -> int:
         connections = list(self._broker.connections)

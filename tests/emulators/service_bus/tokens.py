@@ -16,7 +16,6 @@ SEND, LISTEN, MANAGE = "Send", "Listen", "Manage"
 ALL_RIGHTS = frozenset({SEND, LISTEN, MANAGE})
 
 SIGNATURE = "SharedAccessSignature "
-BEARER_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +49,11 @@ class KeyRing:
 
     def __init__(self, keys: Mapping[str, Key]) -> None:
         self.keys = dict(keys)
-        self._bearers: dict[str, frozenset[str]] = {}
+        self._bearers: dict[str, tuple[frozenset[str], float]] = {}
 
-    def add_bearer(self, token: str, rights: Collection[str]) -> None:
-        """Accept this text as if a directory had issued it; anything else of that kind is refused."""
-        self._bearers[token] = frozenset(rights)
+    def add_bearer(self, token: str, rights: Collection[str], seconds: float) -> None:
+        """Accept this text as if a directory had issued it just then; anything else of that kind is refused."""
+        self._bearers[token] = frozenset(rights), seconds
 
     def check(self, token: str, audience: str) -> Grant:
         """What the token allows on the audience; raises Refusal when it is not accepted.
@@ -63,10 +62,10 @@ class KeyRing:
         """
         if token.startswith(SIGNATURE):
             return self._check_signature(token, audience)
-        rights = self._bearers.get(token)
-        if rights is None:
+        if token not in self._bearers:
             raise invalid_signature()
-        return Grant(entity_path(audience), rights, time.time() + BEARER_SECONDS)
+        rights, seconds = self._bearers[token]
+        return Grant(entity_path(audience), rights, time.time() + seconds)
 
     def _check_signature(self, token: str, audience: str) -> Grant:
         parts = dict(part.partition("=")[::2] for part in token.removeprefix(SIGNATURE).split("&"))
