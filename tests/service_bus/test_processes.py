@@ -50,8 +50,11 @@ def test_two_share_a_queue(service_bus: ServiceBus, tmp_path: Path, sessions: bo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sessions", [False, True], ids=["plain", "sessions"])
-@pytest.mark.parametrize("confirm", [True, False], ids=["confirmed", "stored only"])
+@pytest.mark.parametrize(
+    ("sessions", "confirm"),
+    [(False, True), (True, True), (False, False)],
+    ids=["plain", "sessions", "stored only"],
+)
 def test_a_kill_loses_nothing(service_bus: ServiceBus, tmp_path: Path, sessions: bool, confirm: bool) -> None:
     queue = service_bus.queue(requires_session=sessions, lock_seconds=5)
     sent = fill(service_bus, queue, sessions=sessions)
