@@ -97,6 +97,9 @@ def spread(places: Mapping[Place, Sequence[Post]], me: int) -> Move | None:
 
     :param places: those that I may run.
     """
+    if any(post.triggerer_id == me and not post.alive for posts in places.values() for post in posts):
+        # My heartbeat is late: to the others I am dead, and what I have would not be counted.
+        return None
     owned: dict[int, list[Place]] = {me: []}
     for place, posts in places.items():
         if (owner := owner_of(posts)) is not None:

@@ -89,7 +89,10 @@ def killed(d: Deployment, name: str = "killed", *, messages: int = 3000) -> Resu
             d.airflow.components[triggerer].start()
         d.until_seen(flow, *watchers)
 
-        d.airflow.kill_runner(owner())
+        last = owner()
+        d.airflow.kill_runner(last)
+        d.until("the end of its supervisor", lambda: not d.airflow.components[last].running)
+        d.airflow.components[last].start()
         d.until_seen(flow, *watchers)
 
         d.postgres.restart()

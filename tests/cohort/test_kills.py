@@ -17,7 +17,7 @@ Note = Callable[[Result], Result]
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    yield from together(tmp_path_factory, env={"AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15"})
+    yield from together(tmp_path_factory, env={"AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "20"})
 
 
 def test_triggerers_runners_and_the_database_killed(deployment: Deployment, note: Note) -> None:

@@ -60,6 +60,12 @@ def test_a_difference_of_one_is_even() -> None:
     assert spread(places, 7) is None
 
 
+def test_one_whose_heartbeat_is_late_takes_nothing() -> None:
+    places = by_place([post(n, 7, place=Place(None, None, str(n))) for n in range(3)])
+    assert spread({**places, A: [post(9, 8, alive=False)]}, 8) is None
+    assert spread({**places, A: [post(9, 8)]}, 8) is not None
+
+
 def test_nothing_to_spread() -> None:
     assert spread({}, 7) is None
 

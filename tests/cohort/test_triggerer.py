@@ -34,7 +34,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
                 "AIRFLOW__CORE__FERNET_KEY": conf.get("core", "fernet_key"),
                 "AIRFLOW__CORE__MULTI_TEAM": "True",
                 "AIRFLOW__TRIGGERER__QUEUES_ENABLED": "True",
-                "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+                "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "20",
                 "TMPDIR": str(folder),
             },
         )
@@ -91,7 +91,7 @@ def test_each_takes_what_is_of_its_scope(airflow: Airflow) -> None:
     def shared() -> bool:
         return all(owners(kind) == {rich: 2, job: 2} for kind, job in jobs.items())
 
-    assert wait_until(shared, limit_seconds=120), {kind: owners(kind) for kind in jobs}
+    assert wait_until(shared, limit_seconds=200), {kind: owners(kind) for kind in jobs}
     for name in airflow.triggerers:
         assert all("are moved to triggerer" in line for line in lines(airflow, name))
     database.engine.dispose()
