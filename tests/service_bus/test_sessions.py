@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from airflow_provider_sharedstream.brokers.service_bus import sessions as service_bus_sessions
+from airflow_provider_sharedstream.brokers.service_bus.link import Link
 from tests.airflow_loop import Watcher, repeated, triggerer, until
 from tests.conformance import filters as suite_filters
 from tests.conformance.harness import Faults
@@ -111,6 +113,54 @@ async def test_a_session_lost_in_the_middle(service_bus: ServiceBus, orders: Rem
         assert not watcher.restarts
         counts = {m["body"]["n"]: m["delivery_count"] for m in sibling.messages if m["body"]["s"] == "a"}
         assert counts[19] == 2, "a lost lock is no delivery"
+
+
+async def test_a_session_that_is_held_keeps_no_later_one_waiting(
+    service_bus: ServiceBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_bus_sessions, "ACCEPT_SECONDS", 1.0)
+    queue = service_bus.queue(requires_session=True)
+    await send_round(service_bus, queue, ["a"], range(1))
+    async with triggerer() as running:
+        held = running.start(
+            trigger(queue, session_enabled=True, apply_function=f"{FILTERS}.held", apply_timeout_seconds=150)
+        )
+        sibling = running.start(trigger(queue, session_enabled=True))
+        await until(lambda: filters.BEGUN, "the first session")
+        # Until no further session was found, several times.
+        await asyncio.sleep(4)
+        await send_round(service_bus, queue, ["b"], range(1))
+        await until(lambda: of_session(sibling, "b") == [0], "the second session")
+        assert held.ids == []
+        filters.GO_ON.set()
+        await until(emptied(service_bus, queue), "an empty queue")
+
+
+async def test_a_session_that_cannot_be_accepted_disturbs_no_other(
+    service_bus: ServiceBus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(service_bus_sessions, "ACCEPT_SECONDS", 2.0)
+    theirs, failures = Link.open, [ConnectionResetError("on purpose"), ConnectionResetError("on purpose")]
+
+    async def open(link: Link, seconds: float) -> None:
+        if failures and filters.BEGUN:
+            raise failures.pop()
+        await theirs(link, seconds)
+
+    monkeypatch.setattr(Link, "open", open)
+    queue = service_bus.queue(requires_session=True)
+    await send_round(service_bus, queue, ["a"], range(5))
+    async with triggerer() as running:
+        watcher = running.start(trigger(queue, session_enabled=True, apply_function=f"{FILTERS}.held"))
+        await until(lambda: filters.BEGUN, "the first session")
+        await until(lambda: not failures, "two failures")
+        assert caplog.text.count("No further session could be accepted, next try in") == 2
+        await send_round(service_bus, queue, ["b"], range(5))
+        filters.GO_ON.set()
+        await until(emptied(service_bus, queue), "an empty queue")
+        await until(lambda: len(watcher.ids) >= 10, "ten messages")
+        assert repeated(watcher.ids) == []
+        assert of_session(watcher, "a") == of_session(watcher, "b") == list(range(5))
 
 
 async def test_only_the_one_that_failed_is_counted(service_bus: ServiceBus) -> None:

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 
-from airflow_provider_sharedstream.brokers.service_bus.errors import NotConnected, clock_is_off
+from airflow_provider_sharedstream.brokers.service_bus.errors import NotConnected, clock_is_off, is_transient
 from airflow_provider_sharedstream.brokers.service_bus.link import OPEN_SECONDS, Link
 from airflow_provider_sharedstream.brokers.service_bus.session import Arrival, Session, by_session
 from airflow_provider_sharedstream.stream.delivery import Delivery
@@ -65,6 +65,7 @@ class Sessions:
         self._trouble: BaseException | None = None
         # Sessions that are lost as soon as they are accepted shouldn't be accepted on and on.
         self._rest = Backoff(1.0, LONGEST_REST_SECONDS)
+        self._accept_rest = Backoff(1.0, LONGEST_REST_SECONDS)
         self._rest_until = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -126,14 +127,25 @@ class Sessions:
     async def _accept_on(self) -> None:
         try:
             while True:
-                if len(self._sessions) >= self._most or self._free <= 0:
+                # Also while those that are ours are asked for all that is wanted: they may have nothing.
+                if len(self._sessions) >= self._most or self._wanted <= len(self._inbox):
                     await self._wait_for_demand()
                     continue
                 started = time.monotonic()
                 if started < self._rest_until:
                     await asyncio.sleep(self._rest_until - started)
                     continue
-                session = await self._accept(ACCEPT_SECONDS)
+                try:
+                    session = await self._accept(ACCEPT_SECONDS)
+                except Exception as error:
+                    if not self._sessions or not is_transient(error):
+                        raise
+                    # Those that are ours needn't be given back for it.
+                    seconds = self._accept_rest.next_seconds()
+                    log.warning("No further session could be accepted, next try in %.1f s: %s", seconds, error)
+                    self._rest_until = time.monotonic() + seconds
+                    continue
+                self._accept_rest.reset()
                 if session is not None:
                     await self._begin(session)
                 elif (rest := SHORTEST_ACCEPT_SECONDS - (time.monotonic() - started)) > 0:
