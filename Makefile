@@ -57,12 +57,12 @@ test: test-main test-amazon ## every test; ARGS='-k lanes' goes to pytest
 test-main: $(VENV)/.made $(VENV)/.servicebus-emulator $(MINISTACK)/.made ## the tests in .venv
 	@mkdir -p $(REPORTS)
 	@echo "==> tests in $(VENV)"
-	@$(BIN)/python -m pytest $(PARALLEL) --junit-xml=$(REPORTS)/main.xml $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) -o cache_dir=.local/cache/main --junit-xml=$(REPORTS)/main.xml $(ARGS)
 
 test-amazon: $(AMAZON)/.made $(MINISTACK)/.made ## tests/sqs once more, beside the official Amazon provider
 	@mkdir -p $(REPORTS)
 	@echo "==> tests/sqs in $(AMAZON)"
-	@$(AMAZON)/bin/python -m pytest tests/sqs -m "not slow" --junit-xml=$(REPORTS)/amazon.xml $(ARGS)
+	@$(AMAZON)/bin/python -m pytest tests/sqs -m "not slow" $(PARALLEL) -o cache_dir=.local/cache/amazon --junit-xml=$(REPORTS)/amazon.xml $(ARGS)
 
 .PHONY: cohort
 cohort: $(VENV)/.made $(MINISTACK)/.made ## kills and deploys for as long as it takes, nothing lost; three quarters of an hour
