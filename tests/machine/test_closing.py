@@ -202,7 +202,7 @@ async def test_a_hundred_times_leaves_nothing() -> None:
     gc.collect()
     await settle_down()
     gc.collect()
-    assert not [thing for thing in gc.get_objects() if isinstance(thing, Cohort) and name in str(thing.key)]
+    assert not [thing for thing in gc.get_objects() if type(thing) is Cohort and name in str(thing.key)]
 
 
 @in_virtual_time
