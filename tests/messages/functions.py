@@ -80,7 +80,7 @@ def returns_awaitable(message: Message) -> Any:
 def hang(message: Message) -> Any:
     called.append(message.id)
     if message.body == "hang":
-        release.wait(60)
+        release.wait(3600)
     return message.body
 
 

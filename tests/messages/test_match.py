@@ -6,7 +6,7 @@ from typing import Any
 
 import jmespath
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_sharedstream.messages.match import FIELDS, Matcher
@@ -181,6 +181,7 @@ grammar = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(grammar, shapes, shapes)
 def test_agrees_with_the_library(expression: str, body: Any, header: Any) -> None:
     message = Message("m", body, {"a": header})
