@@ -58,8 +58,6 @@ class Poller:
     ) -> None:
         self.first = Ask("", {})
         """The request for what there is from the beginning."""
-        self.polls = 0
-        """Requests made so far, redirects not counted."""
         self.offers = Offers(time.monotonic)
         self._plan = plan
         self._stream = stream
@@ -86,10 +84,6 @@ class Poller:
         since = track.held_since
         return track.next_at if since is None else max(track.next_at, since + PAGE_PATIENCE_SECONDS)
 
-    def wait(self, seconds: float) -> None:
-        """Don't ask for so long."""
-        self._not_before = max(self._not_before, time.monotonic() + seconds)
-
     def start_over(self) -> None:
         """Go back to what is settled, as after a failure. What wasn't handed out will be found again."""
         self._tracks.start_over()
@@ -106,7 +100,6 @@ class Poller:
         started = time.monotonic()
         walk = track.walk or track.begin(self._first_ask(track.cursor))
         remembered = track.remembered.get(walk.ask.key)
-        self.polls += 1
         try:
             answer = await fetch(walk.ask, remembered.validators if remembered else None)
         except Throttled as throttled:
@@ -139,7 +132,7 @@ class Poller:
 
     def _wait_as_told(self, throttled: Throttled) -> None:
         seconds = max(throttled.seconds, self._throttles.next_seconds())
-        self.wait(seconds)
+        self._not_before = time.monotonic() + seconds
         log.warning("%s asks to wait; it is asked again in %.1f s: %s", self._stream, seconds, throttled)
 
     # What is new to whom.
