@@ -26,7 +26,7 @@ def had(airflow: Airflow) -> dict[str, Counter[int]]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "count", [pytest.param(1_500, id="15 pages"), pytest.param(10_000, id="100 pages", marks=pytest.mark.long)]
+    "count", [pytest.param(1_000, id="10 pages"), pytest.param(10_000, id="100 pages", marks=pytest.mark.long)]
 )
 def test_pages_through_a_kill_in_the_middle(tmp_path: Path, count: int) -> None:
     with RestServer() as server:
