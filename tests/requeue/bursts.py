@@ -147,18 +147,32 @@ def show(results: Sequence[Result]) -> None:
         )
 
 
+def cases(text: str) -> tuple[Case, ...]:
+    """The cases that `1x10,16x0` stands for."""
+    return tuple(
+        Case(int(runs), float(seconds)) for runs, _, seconds in (one.partition("x") for one in text.split(","))
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql")
     parser.add_argument("--bursts", default="1,60,300,1000", help="sizes, each sent to every Dag at once")
+    parser.add_argument(
+        "--cases",
+        type=cases,
+        default=CASES,
+        metavar="RUNSxSECONDS,...",
+        help="max_active_runs and run times: 1x10,16x0; default: 1, 4 and 16 with 0, 2 and 10 s",
+    )
     parser.add_argument("--without", action="store_true", help="with requeueing switched off")
     parser.add_argument("--limit-seconds", type=float, default=600.0)
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bursts-"))
-    with deployment(folder, CASES, arguments.database, requeue=not arguments.without) as airflow:
-        airflow.wait_for("all Dags", lambda: len(airflow.client.dags()) == len(CASES))
+    with deployment(folder, arguments.cases, arguments.database, requeue=not arguments.without) as airflow:
+        airflow.wait_for("all Dags", lambda: len(airflow.client.dags()) == len(arguments.cases))
         for number in map(int, arguments.bursts.split(",")):
-            show(burst(airflow, folder, CASES, number, limit_seconds=arguments.limit_seconds))
+            show(burst(airflow, folder, arguments.cases, number, limit_seconds=arguments.limit_seconds))
 
 
 if __name__ == "__main__":
