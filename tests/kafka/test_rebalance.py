@@ -51,8 +51,15 @@ class Revocations:
 async def connected(topic: Topic, owner: Revocations) -> KafkaConsumer:
     consumer = topic.consumer()
     consumer.lane_owner = owner
-    await consumer.connect()
+    await join(consumer)
     return consumer
+
+
+async def join(consumer: KafkaConsumer) -> None:
+    """Do what the first receive does, without receiving."""
+    await consumer.connect()
+    assert consumer._session is not None
+    await consumer._session.join()
 
 
 def lanes_of(consumer: KafkaConsumer) -> frozenset[Any]:
@@ -261,12 +268,31 @@ def _range() -> Any:
     return RangePartitionAssignor
 
 
+async def test_a_stream_that_waits_for_its_turn_is_no_member(kafka: Kafka) -> None:
+    """What is connected, and not received from, takes no partition from the stream that has its turn."""
+    topic = await kafka.topic(2)
+    await asyncio.gather(*(topic.send_json([{"n": n} for n in range(10)], partition=p) for p in range(2)))
+    first, second = topic.consumer(), topic.consumer()
+    await first.connect()
+    await second.connect()
+    got: list[Any] = []
+    while len(got) < 20:
+        got += await first.receive(1000)
+    assert await topic.members() == 1
+    await first.close()
+    again: list[Any] = []
+    while len(again) < 20:
+        again += await second.receive(1000)
+    assert {delivery.id for delivery in again} == {delivery.id for delivery in got}
+    await second.close()
+
+
 async def test_a_static_member_is_unique_and_leaves(kafka: Kafka) -> None:
     connect(kafka.server, "kafka_static", {"group.instance.id": "me", "session.timeout.ms": "90000"})
     topic = await kafka.topic(2)
     first, second = topic.consumer(kafka_config_id="kafka_static"), topic.consumer(kafka_config_id="kafka_static")
-    await first.connect()
-    joining = asyncio.create_task(second.connect())
+    await join(first)
+    joining = asyncio.create_task(join(second))
     await poll_until(first, lambda: len(lanes_of(first)) == 1)
     await joining
     assert lanes_of(first) | lanes_of(second) == {TopicPartition(topic.name, p) for p in range(2)}
@@ -282,7 +308,7 @@ async def test_a_group_that_never_settles_is_said(kafka: Kafka, monkeypatch: pyt
     connect(kafka.server, "kafka_quick", {"session.timeout.ms": "1500", "max.poll.interval.ms": "1500"})
     topic = await kafka.topic(1)
     consumer = topic.consumer(kafka_config_id="kafka_quick")
-    await consumer.connect()
+    await join(consumer)
     assert consumer._session is not None
     consumer._session.membership._enter(Phase.JOINING)
     with pytest.raises(ConnectionError, match="a rebalance of the group does not end"):

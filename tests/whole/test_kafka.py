@@ -1,4 +1,4 @@
-"""Whole Airflow processes with a real Kafka broker: stored before committed, through a kill -9."""
+"""Whole Airflow processes with a real Kafka broker: stored before committed, through a kill -9; and the example."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_sharedstream.example_dags import example_kafka
 from services.airflow import Airflow
 from services.kafka import KafkaServer
+from tests.kafka.conftest import records_of
 
 TOPIC = "whole"
 GROUP = "whole"
+(EXAMPLE,) = example_kafka.STREAM["topics"]
 SESSION = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "500"}
 
 
@@ -35,7 +38,9 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 async def create(server: KafkaServer) -> None:
     async with server.admin() as admin:
         await admin.create_topic(TOPIC, 3)
+        await admin.create_topic(EXAMPLE, 3)
         await admin.create_topic(f"{TOPIC}-rejected")
+        await admin.create_topic(example_kafka.STREAM["dead_letter_topic"])
 
 
 async def send(server: KafkaServer, bodies: Iterable[str]) -> None:
@@ -43,10 +48,15 @@ async def send(server: KafkaServer, bodies: Iterable[str]) -> None:
         await admin.send(TOPIC, [body.encode() for body in bodies])
 
 
-async def uncommitted(server: KafkaServer) -> int:
+async def send_example(server: KafkaServer, body: object, source: str) -> None:
     async with server.admin() as admin:
-        committed = await admin.committed(GROUP)
-        return sum(end - committed.get(lane, 0) for lane, end in (await admin.ends(TOPIC)).items())
+        await admin.send(EXAMPLE, [json.dumps(body).encode()], headers=[("source", source.encode())], partition=0)
+
+
+async def uncommitted(server: KafkaServer, topic: str = TOPIC, group: str = GROUP) -> int:
+    async with server.admin() as admin:
+        committed = await admin.committed(group)
+        return sum(end - committed.get(lane, 0) for lane, end in (await admin.ends(topic)).items())
 
 
 def numbered(numbers: range) -> set[str]:
@@ -60,12 +70,25 @@ def test_stored_before_committed(tmp_path: Path) -> None:
         run(create(server))
         with Airflow(
             tmp_path / "airflow",
-            Path(__file__).parent / "dags_kafka",
+            dag_folder(tmp_path / "dags"),
             connections={"kafka_default": server.connection(SESSION)},
             env={"TEST_TOPIC": TOPIC},
         ) as airflow:
             _everybody_gets_its_own(airflow, server)
+            _examples_run(airflow, server)
             _kill_between_storing_and_committing(airflow, server)
+
+
+def dag_folder(folder: Path) -> Path:
+    """The Dags of this test beside the example."""
+    folder.mkdir()
+    for file in (Path(__file__).parent / "dags_kafka" / "whole_kafka.py", Path(example_kafka.__file__)):
+        (folder / file.name).symlink_to(file)
+    return folder
+
+
+def successful(airflow: Airflow) -> set[str]:
+    return {dag for dag, states in airflow.client.run_states().items() if states.get("success")}
 
 
 def _everybody_gets_its_own(airflow: Airflow, server: KafkaServer) -> None:
@@ -75,17 +98,33 @@ def _everybody_gets_its_own(airflow: Airflow, server: KafkaServer) -> None:
     even = {body for body in sent if json.loads(body)["even"]}
     expected = {"whole_all": sent, "whole_even": even, "whole_odd": sent - even}
     assert {asset: set(bodies) for asset, bodies in bodies_by_asset(airflow).items()} == expected
-    airflow.wait_for(
-        "a successful run of each Dag",
-        lambda: (
-            all(states.get("success") for states in airflow.client.run_states().values())
-            and len(airflow.client.run_states()) == 3
-        ),
-    )
+    airflow.wait_for("a successful run of each Dag", lambda: successful(airflow) >= set(expected))
     done = next(found for found in airflow.client.dag_runs("whole_all") if found["state"] == "success")
     returned = airflow.client.xcom("whole_all", done["dag_run_id"], "ids")
     assert returned
     assert len(set(returned)) == len(returned)
+
+
+def _examples_run(airflow: Airflow, server: KafkaServer) -> None:
+    order = {"kind": "order", "region": "eu", "total": 12.5}
+    nonsense = {"kind": "order", "region": "us", "total": "twelve"}
+    refund = {"kind": "refund", "region": "us", "total": 3}
+    for body, source in ((order, "shop"), (nonsense, "fax"), (refund, "app")):
+        run(send_example(server, body, source))
+    expected = {
+        "example_kafka_europe": [order],
+        "example_kafka_by_header": [order, refund],
+        "example_kafka_checked_orders": [{**order, "place": f"{EXAMPLE}[0]@0"}],
+    }
+    airflow.wait_for("a successful run of each example", lambda: successful(airflow) >= set(expected))
+    group, dead_letter_topic = (example_kafka.STREAM[name] for name in ("group_id", "dead_letter_topic"))
+    airflow.wait_for("everything of them committed", lambda: run(uncommitted(server, EXAMPLE, group)) == 0)
+    found = bodies_by_asset(airflow)
+    for asset, bodies in expected.items():
+        assert sorted(found[asset]) == sorted(map(json.dumps, bodies)), asset
+    (letter,) = run(records_of(server, dead_letter_topic))
+    assert letter.value == json.dumps(nonsense).encode()
+    assert b"the total of an order is a number" in dict(letter.headers)["x-sharedstream-reason"]
 
 
 def _kill_between_storing_and_committing(airflow: Airflow, server: KafkaServer) -> None:

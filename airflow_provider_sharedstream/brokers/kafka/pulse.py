@@ -78,6 +78,8 @@ class Pulse:
     @property
     def trouble(self) -> Exception | None:
         """Why nothing will come any more, or None."""
+        if self._task is None:
+            return None
         now = time.monotonic()
         silent = now - self._heard_at
         if silent > self._session_seconds + SILENCE_SECONDS:

@@ -1,4 +1,4 @@
-"""One connection to Kafka as a member of a group: joining, polling, watching over it, leaving."""
+"""One connection to Kafka: connecting, joining the group, polling, leaving."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def unique_instance(given: str) -> str:
 
 
 class KafkaSession:
-    """From joining a group to leaving it.
+    """From connecting to leaving the group.
 
     :param settings: the connection's.
     :param topics: what is read.
@@ -103,11 +103,13 @@ class KafkaSession:
         self.membership = Membership(self._consumer, owner)
         self._pulse = Pulse(self._consumer, topics, self.membership, settings.consumer, stream_metrics)
         self._placements = 0
+        self._subscribed = False
+        self._joined = False
         self.broken: Exception | None = None
         """Why nothing will come any more."""
 
     async def open(self) -> None:
-        """Join the group, and wait for the first assignment.
+        """Connect, and look whether everything is there.
 
         :raises SourceUnavailable: somebody has to change something.
         """
@@ -124,12 +126,24 @@ class KafkaSession:
         partitions = {topic: cluster.partitions_for_topic(topic) or () for topic in cluster.topics()}
         self._check_topics(partitions)
         await self._beginnings.look(self._consumer, {t: found for t, found in partitions.items() if t in self._topics})
-        listener = self.membership.listener()
-        if (pattern := self._topics.pattern) is not None:
-            self._consumer.subscribe(pattern=pattern, listener=listener)
-        else:
-            self._consumer.subscribe(topics=sorted(self._topics.literal), listener=listener)
+
+    async def join(self) -> None:
+        """Join the group, and wait for the first assignment.
+
+        The first poll does it: a stream that waits for another one on the same source takes no partition meanwhile.
+        """
+        if self._joined:
+            return
+        if not self._subscribed:
+            # Once: a second time may end aiokafka's fetching.
+            self._subscribed = True
+            listener = self.membership.listener()
+            if (pattern := self._topics.pattern) is not None:
+                self._consumer.subscribe(pattern=pattern, listener=listener)
+            else:
+                self._consumer.subscribe(topics=sorted(self._topics.literal), listener=listener)
         await self._wait_joined()
+        self._joined = True
         self._pulse.start()
 
     def _check_topics(self, there: Collection[str]) -> None:
@@ -171,6 +185,7 @@ class KafkaSession:
         from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 
         try:
+            await self.join()
             found = await self._getmany(most, self.membership.resume_due(WAIT_SECONDS))
         except NoOffsetForPartitionError:
             await self._placed(self._place())
