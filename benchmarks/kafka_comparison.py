@@ -87,47 +87,41 @@ def bodies(watcher: Watcher) -> list[Any]:
 SIDES = (Side("official", official, payloads), Side("ours", ours, bodies))
 
 
-class Rejecting:
-    """A mixin that refuses what says so, by Airflow's own means."""
+def rejecting(trigger: Any) -> Any:
+    """Return a trigger like this one that refuses what says so, by Airflow's own means."""
+    if isinstance(trigger, Ours):
+        trigger.arguments["apply_function"] = "tests.kafka.filters.reject_marked"
+        return trigger
 
-    @staticmethod
-    def of(trigger: Any) -> Any:
-        if isinstance(trigger, Ours):
-            trigger.arguments["apply_function"] = "tests.kafka.filters.reject_marked"
-            return trigger
+    class Strict(Official):  # type: ignore[misc]
+        async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
+            async for value in shared_stream:
+                if value is None or json.loads(value).get("reject"):
+                    reject_shared_stream_event()
+                else:
+                    yield TriggerEvent(self._decode(value))
 
-        class Strict(Official):  # type: ignore[misc]
-            async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-                async for value in shared_stream:
-                    if value is None or json.loads(value).get("reject"):
-                        reject_shared_stream_event()
-                    else:
-                        yield TriggerEvent(self._decode(value))
-
-        return Strict(**trigger.serialize()[1])
+    return Strict(**trigger.serialize()[1])
 
 
-class Slow:
-    """A mixin that takes a twentieth of a second for each record."""
+def slow(trigger: Any) -> Any:
+    """Return a trigger like this one that takes a twentieth of a second for each record."""
+    base = Ours if isinstance(trigger, Ours) else Official
 
-    @staticmethod
-    def of(trigger: Any) -> Any:
-        base = Ours if isinstance(trigger, Ours) else Official
+    class Slow(base):  # type: ignore[misc, valid-type]
+        async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
+            async for raw in shared_stream:
+                if base is Official:
+                    await asyncio.sleep(0.05)
+                    yield TriggerEvent(self._decode(raw))
+                    continue
+                found = []
+                for message in raw:
+                    await asyncio.sleep(0.05)
+                    found.append(message.as_dict())
+                yield TriggerEvent({"messages": found})
 
-        class Slowly(base):  # type: ignore[misc, valid-type]
-            async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-                async for raw in shared_stream:
-                    if base is Official:
-                        await asyncio.sleep(0.05)
-                        yield TriggerEvent(self._decode(raw))
-                        continue
-                    found = []
-                    for message in raw:
-                        await asyncio.sleep(0.05)
-                        found.append(message.as_dict())
-                    yield TriggerEvent({"messages": found})
-
-        return Slowly(**trigger.serialize()[1])
+    return Slow(**trigger.serialize()[1])
 
 
 async def fresh(server: KafkaServer, partitions: int = 2) -> Topic:
@@ -189,7 +183,7 @@ async def _is_empty(topic: Topic) -> bool:
 async def rejected(server: KafkaServer, side: Side) -> str:
     topic = await fresh(server, 1)
     async with airflow() as running:
-        watcher = running.start(Rejecting.of(side.trigger(topic, topic.dead_letter_topic)), restart=True)
+        watcher = running.start(rejecting(side.trigger(topic, topic.dead_letter_topic)), restart=True)
         await topic.send_json([{"n": n, "reject": n == 5} for n in range(20)], key=b"k", headers=[("trace", b"1")])
         expected = set(range(20)) - {5}
         await within(SECONDS, lambda: expected <= set(side.numbers(watcher)))
@@ -238,7 +232,7 @@ async def full_queue(server: KafkaServer, side: Side) -> str:
     count = 500
     await topic.send_json([{"n": n} for n in range(count)])
     async with airflow(store_seconds=0.0, queue_size=100) as running:
-        watcher = running.start(Slow.of(side.trigger(topic, None)), restart=True)
+        watcher = running.start(slow(side.trigger(topic, None)), restart=True)
         began = time.monotonic()
         await within(120, lambda: set(range(count)) <= set(side.numbers(watcher)))
         took = time.monotonic() - began
@@ -292,8 +286,8 @@ async def _other(topic: Topic, found: list[int]) -> None:
 async def dead_letter_topics(server: KafkaServer, side: Side) -> str:
     topic = await fresh(server, 1)
     async with airflow() as running:
-        first = running.start(Rejecting.of(side.trigger(topic, topic.dead_letter_topic)), restart=True)
-        second = running.start(Rejecting.of(side.trigger(topic, f"{topic.name}-other")), restart=True)
+        first = running.start(rejecting(side.trigger(topic, topic.dead_letter_topic)), restart=True)
+        second = running.start(rejecting(side.trigger(topic, f"{topic.name}-other")), restart=True)
         await asyncio.sleep(8)
         await topic.send_json([{"n": n, "reject": n == 1} for n in range(3)])
         await within(15, lambda: {0, 2} <= set(side.numbers(first)) & set(side.numbers(second)))
