@@ -38,9 +38,10 @@ class Store:
         self.lines += found
         return found
 
-    def by_watcher(self) -> dict[int, Counter[Place]]:
+    def by_watcher(self, since: int = 0) -> dict[int, Counter[Place]]:
+        """By watcher; of the lines from number `since` on."""
         found: dict[int, Counter[Place]] = {number: Counter() for number in range(1, WATCHERS + 1)}
-        for line in self.lines:
+        for line in self.lines[since:]:
             watcher, partition, offset = map(int, line.split())
             found[watcher][(partition, offset)] += 1
         return found

@@ -31,8 +31,9 @@ async def test_ten_times_killed_while_a_hundred_thousand_records_flow(kafka: Kaf
             await asyncio.sleep(0.8)
 
     sending = asyncio.create_task(send())
-    again: list[int] = []
+    left: list[int] = []
     process = start(store, topic)
+    begun = 0
     try:
         for _ in range(KILLS):
             await until(lambda: len(store.look()) > 0, "progress", 120)
@@ -46,7 +47,10 @@ async def test_ten_times_killed_while_a_hundred_thousand_records_flow(kafka: Kaf
             for places in stored.values():
                 missing = [(p, o) for p, at in committed.items() for o in range(at) if (p, o) not in places]
                 assert not missing, f"committed, and not stored: {missing[:5]}"
-            again.append(max(sum(places.values()) - len(places) for places in stored.values()))
+            # What this process has stored, and comes again. Its successor may be killed before it reads all of that.
+            own = store.by_watcher(begun).values()
+            left.append(max(sum(at >= committed.get(p, 0) for p, at in places) for places in own))
+            begun = len(store.lines)
             process = start(store, topic)
         await sending
         await until(lambda: _all_committed(topic), "everything committed", 180)
@@ -56,13 +60,13 @@ async def test_ten_times_killed_while_a_hundred_thousand_records_flow(kafka: Kaf
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
     store.look()
-    again.append(max(sum(places.values()) - len(places) for places in store.by_watcher().values()))
     for places in store.by_watcher().values():
         assert len(places) == RECORDS, f"lost {RECORDS - len(places)}"
-    each = [later - earlier for earlier, later in zip([0, *again], again, strict=False)]
-    print(f"\nstored twice after each kill: {each}")
-    assert max(each) <= MAX_IN_FLIGHT, each
-    assert again[-1] > 0, "no kill hit anything in flight: this shows little"
+    again = max(sum(places.values()) - len(places) for places in store.by_watcher().values())
+    print(f"\nstored and not committed at each kill: {left}; stored twice in the end: {again}")
+    assert max(left) <= MAX_IN_FLIGHT
+    assert again <= KILLS * MAX_IN_FLIGHT
+    assert again > 0, "no kill hit anything in flight: this shows little"
 
 
 async def _all_committed(topic: Topic) -> bool:
