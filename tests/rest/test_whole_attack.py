@@ -21,6 +21,8 @@ from services.rest_list import RestList
 from tests.rest.test_whole import had
 
 PAGE = 100
+KILLS = 10
+REFUSED_SECONDS = 60.0
 DAGS = Path(__file__).parent / "dags"
 REFUSE = (
     "CREATE TRIGGER refuse_{0} BEFORE {0} ON asset_state_store BEGIN SELECT raise(ABORT, 'refused by the test'); END"
@@ -48,14 +50,10 @@ def appearing(items: RestList, chance: random.Random) -> Iterator[itertools.coun
         thread.join()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize(
-    ("kills", "refused_seconds"),
-    [pytest.param(1, 15.0, id="short"), pytest.param(10, 60.0, id="thorough", marks=pytest.mark.long)],
-)
-def test_no_item_is_missing(tmp_path: Path, kills: int, refused_seconds: float) -> None:
-    chance = random.Random(kills)
+def test_no_item_is_missing(tmp_path: Path) -> None:
+    chance = random.Random(10)
     dags = tmp_path / "dags"
     dags.mkdir()
     shutil.copy(DAGS / "whole_rest.py", dags)
@@ -66,10 +64,10 @@ def test_no_item_is_missing(tmp_path: Path, kills: int, refused_seconds: float) 
             triggerer = airflow.components[airflow.triggerers[0]]
             with appearing(items, chance) as numbers:
                 airflow.wait_for("first events", lambda: len(had(airflow)) == 2)
-                for kill in range(kills):
+                for kill in range(KILLS):
                     pause.wait(chance.uniform(0.0, 8.0))
                     airflow.kill(triggerer.name)
-                    if kill == kills // 2:
+                    if kill == KILLS // 2:
                         (dags / "later.py").write_text(
                             (DAGS / "whole_rest.py").read_text().replace("whole_rest_", "later_")
                         )
@@ -77,7 +75,7 @@ def test_no_item_is_missing(tmp_path: Path, kills: int, refused_seconds: float) 
                 airflow.wait_for("events of the watchers that came later", lambda: len(had(airflow)) == 4)
                 for event in ("INSERT", "UPDATE"):
                     airflow.query(REFUSE.format(event))
-                pause.wait(refused_seconds)
+                pause.wait(REFUSED_SECONDS)
                 assert "the state store of asset" in airflow.tail(triggerer.name, 10_000)
                 for event in ("INSERT", "UPDATE"):
                     airflow.query(f"DROP TRIGGER refuse_{event}")
@@ -101,8 +99,8 @@ def test_no_item_is_missing(tmp_path: Path, kills: int, refused_seconds: float) 
             found = had(airflow)
             log = airflow.tail(triggerer.name, 100_000)
     twice = {asset: Counter.total(numbers) - len(numbers) for asset, numbers in found.items()}
-    print(f"{len(expected)} items, {kills} kills: came again: {twice}")
+    print(f"{len(expected)} items, {KILLS} kills: came again: {twice}")
     assert all(set(numbers) == (even if asset.endswith("even") else expected) for asset, numbers in found.items())
     # One page a kill, and what was stored without a position while the store refused.
-    assert max(twice.values()) <= (kills + 1) * PAGE
+    assert max(twice.values()) <= (KILLS + 1) * PAGE
     assert "failed in a way not foreseen" not in log
