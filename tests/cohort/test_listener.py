@@ -19,6 +19,9 @@ PROGRAM = textwrap.dedent(
 
     started = []
     listener._watch = lambda job_id, path, scope: started.append((job_id, str(path)))
+    # They would log to where the result goes.
+    listener._requeue = lambda: None
+    listener._recall = lambda folder: None
     kind, number = json.loads(sys.argv[1])
 
     class Job:

@@ -24,6 +24,7 @@ PROGRAM = textwrap.dedent(
     started = []
     listener._watch = lambda job_id, path, scope: started.append(scope)
     listener._requeue = lambda: None
+    listener._recall = lambda folder: None
 
     class Runner(TriggererJobRunner):
         def _execute(self):
