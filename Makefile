@@ -64,11 +64,11 @@ test-amazon: $(AMAZON)/.made $(MINISTACK)/.made ## tests/sqs once more, beside t
 	@echo "==> tests/sqs in $(AMAZON)"
 	@$(AMAZON)/bin/python -m pytest tests/sqs -m "not slow" $(PARALLEL) -o cache_dir=.local/cache/amazon --junit-xml=$(REPORTS)/amazon.xml $(ARGS)
 
-.PHONY: cohort
-cohort: $(VENV)/.made $(MINISTACK)/.made ## kills and deploys for as long as it takes, nothing lost; three quarters of an hour
+.PHONY: long
+long: $(VENV)/.made $(MINISTACK)/.made ## kills and deploys for as long as it takes, nothing lost; three quarters of an hour
 	@mkdir -p $(REPORTS)
 	@echo "==> the long tests"
-	@$(BIN)/python -m pytest tests/cohort tests/rest -m long --junit-xml=$(REPORTS)/cohort.xml $(ARGS)
+	@$(BIN)/python -m pytest tests/cohort tests/rest -m long --junit-xml=$(REPORTS)/long.xml $(ARGS)
 
 .PHONY: lint format types docs bench
 lint: $(VENV)/.made ## ruff and the import contracts
