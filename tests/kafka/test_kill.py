@@ -35,10 +35,12 @@ async def test_ten_times_killed_while_a_hundred_thousand_records_flow(kafka: Kaf
     process = start(store, topic)
     begun = 0
     try:
-        for _ in range(KILLS):
+        for number in range(KILLS):
             await until(lambda: len(store.look()) > 0, "progress", 120)
             # It works off what has waited meanwhile.
             await asyncio.sleep(dice.uniform(0.0, 2.0))
+            if number % 2:
+                await _next_event(store)
             process.kill()
             process.wait()
             store.look()
@@ -67,6 +69,14 @@ async def test_ten_times_killed_while_a_hundred_thousand_records_flow(kafka: Kaf
     assert max(left) <= MAX_IN_FLIGHT
     assert again <= KILLS * MAX_IN_FLIGHT
     assert again > 0, "no kill hit anything in flight: this shows little"
+
+
+async def _next_event(store: Store) -> None:
+    """Return right behind a storing: what was stored is not committed yet."""
+    size = store.path.stat().st_size
+    async with asyncio.timeout(120):
+        while store.path.stat().st_size == size:
+            await asyncio.sleep(0.002)
 
 
 async def _all_committed(topic: Topic) -> bool:

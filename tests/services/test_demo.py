@@ -25,7 +25,7 @@ def test_the_demo_succeeds_and_leaves_nothing_running(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-8000:]
-    assert re.search(r"✓ example_sqs_orders +45/45 +success", done.stdout)
+    assert re.search(r"✓ example_sqs_orders +44/44 +success", done.stdout)
     assert "because: the total of an order is a number, not 'twelve and a half'" in done.stdout
     assert [process.cmdline() for process in psutil.process_iter() if _is_of(tmp_path, process)] == []
 
