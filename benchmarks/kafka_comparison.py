@@ -28,7 +28,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from aiokafka import AIOKafkaConsumer
 from airflow.providers.apache.kafka.triggers.shared_stream import KafkaSharedStreamTrigger as Official
 from airflow.triggers.base import TriggerEvent
 from airflow.triggers.shared_stream import reject_shared_stream_event
@@ -36,7 +35,7 @@ from airflow.triggers.shared_stream import reject_shared_stream_event
 from airflow_provider_sharedstream.triggers.kafka import KafkaSharedStreamTrigger as Ours
 from services.kafka import KafkaServer
 from tests.airflow_loop import Triggerer, Watcher, triggerer
-from tests.kafka.conftest import Topic, records_of
+from tests.kafka.conftest import Topic, other_member, records_of
 
 NUMBERS = itertools.count()
 SECONDS = 30.0
@@ -242,16 +241,15 @@ async def full_queue(server: KafkaServer, side: Side) -> str:
 async def rebalance(server: KafkaServer, side: Side) -> str:
     topic = await fresh(server, 4)
     count = 1000
-    theirs: list[int] = []
     async with airflow(store_seconds=0.005) as running:
         watcher = running.start(side.trigger(topic, None), restart=True)
         await topic.send_json([{"n": n} for n in range(200)])
         await within(SECONDS, lambda: len(side.numbers(watcher)) >= 50)
-        other = asyncio.create_task(_other(topic, theirs))
+        other = asyncio.create_task(other_member(topic, 4.0))
         for start in range(200, count, 100):
             await topic.send_json([{"n": n} for n in range(start, start + 100)])
             await asyncio.sleep(0.5)
-        await other
+        theirs = await other
         done = await within(SECONDS, lambda: set(range(count)) <= set(side.numbers(watcher)) | set(theirs))
         mine = side.numbers(watcher)
         both = set(mine) | set(theirs)
@@ -260,27 +258,6 @@ async def rebalance(server: KafkaServer, side: Side) -> str:
             f"{len(both & set(range(count)))} of {count} reached one of the two members{'' if done else ' in time'}, "
             f"{again} of them twice, {watcher.restarts} restarts"
         )
-
-
-async def _other(topic: Topic, found: list[int]) -> None:
-    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-
-    async with AIOKafkaConsumer(
-        topic.name,
-        bootstrap_servers=topic.server.bootstrap,
-        group_id=topic.group,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        session_timeout_ms=6000,
-        heartbeat_interval_ms=500,
-        partition_assignment_strategy=(RangePartitionAssignor,),
-    ) as other:
-        end = time.monotonic() + 4
-        while time.monotonic() < end:
-            for records in (await other.getmany(timeout_ms=200)).values():
-                found += [json.loads(record.value or b"{}")["n"] for record in records]
-            if other.assignment():
-                await other.commit()
 
 
 async def dead_letter_topics(server: KafkaServer, side: Side) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.structs import ConsumerRecord
 
 from airflow_provider_sharedstream.brokers.kafka.adapter import KafkaConsumer
@@ -90,6 +92,28 @@ class Topic:
     async def dead_letters(self) -> list[ConsumerRecord[bytes | None, bytes | None]]:
         assert self.dead_letter_topic is not None
         return await records_of(self.server, self.dead_letter_topic)
+
+
+async def other_member(topic: Topic, seconds: float = 3.0) -> list[int]:
+    """Another client joins the group, reads and commits for ``seconds``, and leaves. Returns what it has read."""
+    found: list[int] = []
+    async with AIOKafkaConsumer(
+        topic.name,
+        bootstrap_servers=topic.server.bootstrap,
+        group_id=topic.group,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        session_timeout_ms=6000,
+        heartbeat_interval_ms=500,
+        partition_assignment_strategy=(RangePartitionAssignor,),
+    ) as other:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for records in (await other.getmany(timeout_ms=200)).values():
+                found += [json.loads(record.value or b"{}")["n"] for record in records]
+            if other.assignment():
+                await other.commit()
+    return found
 
 
 async def records_of(server: KafkaServer, topic: str) -> list[ConsumerRecord[bytes | None, bytes | None]]:

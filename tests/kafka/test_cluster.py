@@ -11,8 +11,7 @@ import pytest
 
 from services.kafka import KafkaServer
 from tests.airflow_loop import Watcher, repeated, triggerer, until
-from tests.kafka.conftest import Kafka, Topic, connect
-from tests.kafka.test_rebalance import other_member
+from tests.kafka.conftest import Kafka, Topic, connect, other_member
 from tests.kafka.test_stream import emptied, numbers
 
 pytestmark = pytest.mark.slow

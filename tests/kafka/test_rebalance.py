@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError
 
 from airflow_provider_sharedstream.brokers.kafka.adapter import KafkaConsumer
@@ -18,7 +17,7 @@ from airflow_provider_sharedstream.brokers.kafka.membership import Phase
 from airflow_provider_sharedstream.stream.disposition import Disposition
 from airflow_provider_sharedstream.stream.errors import LeaseLost
 from tests.airflow_loop import repeated, triggerer, until
-from tests.kafka.conftest import Kafka, Topic, connect
+from tests.kafka.conftest import Kafka, Topic, connect, other_member
 from tests.kafka.test_stream import emptied, numbers
 
 FILTERS = "tests.kafka.filters"
@@ -238,34 +237,6 @@ async def test_a_second_member_comes_and_goes_while_records_flow(kafka: Kafka) -
         # What was in flight of a partition that went may come twice: to them, or back to us.
         assert len(repeated(watcher.ids)) <= 8 * 1000
         assert not watcher.restarts
-
-
-async def other_member(topic: Topic) -> list[int]:
-    """Another client joins the group, reads and commits for a while, and leaves."""
-    found: list[int] = []
-    async with AIOKafkaConsumer(
-        topic.name,
-        bootstrap_servers=topic.server.bootstrap,
-        group_id=topic.group,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        session_timeout_ms=6000,
-        heartbeat_interval_ms=500,
-        partition_assignment_strategy=(_range(),),
-    ) as other:
-        deadline = time.monotonic() + 3
-        while time.monotonic() < deadline:
-            for records in (await other.getmany(timeout_ms=200)).values():
-                found += [json.loads(record.value or b"{}")["n"] for record in records]
-            if other.assignment():
-                await other.commit()
-    return found
-
-
-def _range() -> Any:
-    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-
-    return RangePartitionAssignor
 
 
 async def test_a_stream_that_waits_for_its_turn_is_no_member(kafka: Kafka) -> None:
