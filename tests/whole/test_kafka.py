@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,20 @@ from airflow_provider_sharedstream.example_dags import example_kafka
 from services.airflow import Airflow
 from services.kafka import KafkaServer
 from tests.kafka.conftest import records_of
+from tests.whole.common import (
+    assert_each_has_its_own,
+    assert_nothing_lost,
+    bodies_by_asset,
+    dag_folder,
+    numbered,
+    shares,
+    successful,
+)
 
 TOPIC = "whole"
 GROUP = "whole"
 (EXAMPLE,) = example_kafka.STREAM["topics"]
 SESSION = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "500"}
-
-
-def bodies_by_asset(airflow: Airflow) -> dict[str, Counter[str]]:
-    """Which bodies each asset's stored events hold, and how often."""
-    found: dict[str, Counter[str]] = {}
-    for event in airflow.asset_events():
-        held = (json.dumps(message["body"]) for message in event.extra["payload"]["messages"])
-        found.setdefault(event.asset, Counter()).update(held)
-    return found
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
@@ -59,10 +58,6 @@ async def uncommitted(server: KafkaServer, topic: str = TOPIC, group: str = GROU
         return sum(end - committed.get(lane, 0) for lane, end in (await admin.ends(topic)).items())
 
 
-def numbered(numbers: range) -> set[str]:
-    return {json.dumps({"n": n, "even": n % 2 == 0}) for n in numbers}
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_stored_before_committed(tmp_path: Path) -> None:
@@ -70,7 +65,7 @@ def test_stored_before_committed(tmp_path: Path) -> None:
         run(create(server))
         with Airflow(
             tmp_path / "airflow",
-            dag_folder(tmp_path / "dags"),
+            dag_folder(tmp_path / "dags", "dags_kafka/whole_kafka.py", example_kafka),
             connections={"kafka_default": server.connection(SESSION)},
             env={"TEST_TOPIC": TOPIC},
         ) as airflow:
@@ -79,26 +74,12 @@ def test_stored_before_committed(tmp_path: Path) -> None:
             _kill_between_storing_and_committing(airflow, server)
 
 
-def dag_folder(folder: Path) -> Path:
-    """The Dags of this test beside the example."""
-    folder.mkdir()
-    for file in (Path(__file__).parent / "dags_kafka" / "whole_kafka.py", Path(example_kafka.__file__)):
-        (folder / file.name).symlink_to(file)
-    return folder
-
-
-def successful(airflow: Airflow) -> set[str]:
-    return {dag for dag, states in airflow.client.run_states().items() if states.get("success")}
-
-
 def _everybody_gets_its_own(airflow: Airflow, server: KafkaServer) -> None:
     sent = numbered(range(200))
     run(send(server, sent))
     airflow.wait_for("everything committed", lambda: run(uncommitted(server)) == 0)
-    even = {body for body in sent if json.loads(body)["even"]}
-    expected = {"whole_all": sent, "whole_even": even, "whole_odd": sent - even}
-    assert {asset: set(bodies) for asset, bodies in bodies_by_asset(airflow).items()} == expected
-    airflow.wait_for("a successful run of each Dag", lambda: successful(airflow) >= set(expected))
+    assert_each_has_its_own(airflow, sent)
+    airflow.wait_for("a successful run of each Dag", lambda: successful(airflow) >= set(shares(sent)))
     done = next(found for found in airflow.client.dag_runs("whole_all") if found["state"] == "success")
     returned = airflow.client.xcom("whole_all", done["dag_run_id"], "ids")
     assert returned
@@ -139,9 +120,4 @@ def _kill_between_storing_and_committing(airflow: Airflow, server: KafkaServer) 
     left = run(uncommitted(server))
     airflow.components[airflow.triggerers[0]].start()
     airflow.wait_for("everything committed", lambda: run(uncommitted(server)) == 0)
-    found = bodies_by_asset(airflow)
-    even = {body for body in sent if json.loads(body)["even"]}
-    for asset, expected in {"whole_all": sent, "whole_even": even, "whole_odd": sent - even}.items():
-        assert expected <= set(found[asset]), f"{asset} lost {expected - set(found[asset])}"
-        again = sum(found[asset][body] - 1 for body in expected)
-        assert again <= left, "something came twice that had been committed"
+    assert_nothing_lost(airflow, sent, left)

@@ -5,7 +5,6 @@ the example Dags.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,15 @@ from services.pubsub import PubSubServer
 from services.pubsub_subscription import PubSubSubscription
 from tests.pubsub.conftest import Googles, made
 from tests.pubsub.relay import Relay
-
-
-def bodies_by_asset(airflow: Airflow) -> dict[str, Counter[str]]:
-    """Which bodies each asset's stored events hold, and how often."""
-    found: dict[str, Counter[str]] = {}
-    for event in airflow.asset_events():
-        held = (json.dumps(message["body"]) for message in event.extra["payload"]["messages"])
-        found.setdefault(event.asset, Counter()).update(held)
-    return found
+from tests.whole.common import (
+    assert_each_has_its_own,
+    assert_nothing_lost,
+    bodies_by_asset,
+    dag_folder,
+    numbered,
+    shares,
+    successful,
+)
 
 
 @pytest.mark.slow
@@ -45,7 +44,7 @@ def test_stored_before_acknowledged(tmp_path: Path) -> None:
         )
         with Airflow(
             tmp_path / "airflow",
-            dag_folder(tmp_path / "dags"),
+            dag_folder(tmp_path / "dags", "dags_pubsub/whole_pubsub.py", example_pubsub),
             connections={"google_cloud_default": server.connection()},
             env={"TEST_SUBSCRIPTION": orders.name, "PUBSUB_EMULATOR_HOST": f"127.0.0.1:{proxy.port}"},
         ) as airflow:
@@ -56,14 +55,6 @@ def test_stored_before_acknowledged(tmp_path: Path) -> None:
             whole.dead_letters_start_their_dag()
         for subscription in (orders, examples, refused):
             subscription.close()
-
-
-def dag_folder(folder: Path) -> Path:
-    """The Dags of this test beside the example."""
-    folder.mkdir()
-    for file in (Path(__file__).parent / "dags_pubsub" / "whole_pubsub.py", Path(example_pubsub.__file__)):
-        (folder / file.name).symlink_to(file)
-    return folder
 
 
 def sorted_bodies(by_asset: dict[str, list[Any]]) -> dict[str, list[str]]:
@@ -77,7 +68,7 @@ class _Whole:
         self.orders = orders
 
     def send(self, numbers: range) -> set[str]:
-        bodies = [json.dumps({"n": n, "even": n % 2 == 0}) for n in numbers]
+        bodies = numbered(numbers)
         self.orders.send(bodies)
         return set(bodies)
 
@@ -87,10 +78,8 @@ class _Whole:
     def everybody_gets_its_own(self) -> None:
         sent = self.send(range(200))
         self.wait_until_empty()
-        even = {body for body in sent if json.loads(body)["even"]}
-        expected = {"whole_all": sent, "whole_even": even, "whole_odd": sent - even}
-        assert {asset: set(bodies) for asset, bodies in bodies_by_asset(self.airflow).items()} == expected
-        self.airflow.wait_for("a successful run of each Dag", lambda: self.successful() >= set(expected))
+        assert_each_has_its_own(self.airflow, sent)
+        self.airflow.wait_for("a successful run of each Dag", lambda: successful(self.airflow) >= set(shares(sent)))
 
     def examples_run(self, examples: PubSubSubscription) -> None:
         order, large, nonsense = ({"region": "eu", "total": total} for total in (12.5, 5000, "twelve"))
@@ -103,7 +92,7 @@ class _Whole:
             "example_pubsub_large_in_europe": [large],
             "example_pubsub_refused": [nonsense],
         }
-        self.airflow.wait_for("a successful run of each example", lambda: self.successful() >= set(expected))
+        self.airflow.wait_for("a successful run of each example", lambda: successful(self.airflow) >= set(expected))
         self.airflow.wait_for("all events of the examples", lambda: self.example_bodies() == sorted_bodies(expected))
         self.airflow.wait_for("nothing left of them", lambda: self.pubsub.owed(examples) == 0)
 
@@ -124,12 +113,7 @@ class _Whole:
         proxy.heal()
         airflow.components[airflow.triggerers[0]].start()
         self.wait_until_empty()
-        found = bodies_by_asset(airflow)
-        even = {body for body in sent if json.loads(body)["even"]}
-        for asset, expected in {"whole_all": sent, "whole_even": even, "whole_odd": sent - even}.items():
-            assert expected <= set(found[asset]), f"{asset} lost {expected - set(found[asset])}"
-            again = sum(found[asset][body] - 1 for body in expected)
-            assert again <= left, "something came twice that had been acknowledged"
+        assert_nothing_lost(airflow, sent, left)
 
     def dead_letters_start_their_dag(self) -> None:
         job = self.airflow.job_id(self.airflow.triggerers[0])
@@ -137,7 +121,7 @@ class _Whole:
         self.wait_until_empty()
         self.airflow.wait_for("two dead letters", lambda: len(self.reasons()) == 2)
         assert all("JSON" in reason for reason in self.reasons())
-        self.airflow.wait_for("a run of their Dag", lambda: "whole_dead" in self.successful())
+        self.airflow.wait_for("a run of their Dag", lambda: "whole_dead" in successful(self.airflow))
         assert self.airflow.job_id(self.airflow.triggerers[0]) == job, "the triggerer was replaced"
 
     def reasons(self) -> list[str]:
@@ -147,6 +131,3 @@ class _Whole:
             if event.asset == "whole_dead"
             for message in event.extra["payload"]["messages"]
         ]
-
-    def successful(self) -> set[str]:
-        return {dag for dag, states in self.airflow.client.run_states().items() if states.get("success")}

@@ -17,18 +17,18 @@ from services.airflow import Airflow
 from services.proxy import TcpProxy
 from services.service_bus import ServiceBusServer
 from tests.service_bus.conftest import through
+from tests.whole.common import (
+    assert_each_has_its_own,
+    assert_nothing_lost,
+    bodies_by_asset,
+    dag_folder,
+    numbered,
+    shares,
+    successful,
+)
 
 LOCK_SECONDS = 15
 QUEUE = "whole"
-
-
-def bodies_by_asset(airflow: Airflow) -> dict[str, Counter[str]]:
-    """Which bodies each asset's stored events hold, and how often."""
-    found: dict[str, Counter[str]] = {}
-    for event in airflow.asset_events():
-        held = (json.dumps(message["body"]) for message in event.extra["payload"]["messages"])
-        found.setdefault(event.asset, Counter()).update(held)
-    return found
 
 
 def send(server: ServiceBusServer, messages: list[ServiceBusMessage], queue: str = QUEUE) -> None:
@@ -40,25 +40,9 @@ def send(server: ServiceBusServer, messages: list[ServiceBusMessage], queue: str
 
 
 def send_numbers(server: ServiceBusServer, numbers: range) -> set[str]:
-    bodies = [json.dumps({"n": n, "even": n % 2 == 0}) for n in numbers]
+    bodies = numbered(numbers)
     send(server, [ServiceBusMessage(body) for body in bodies])
     return set(bodies)
-
-
-def dag_folder(folder: Path) -> Path:
-    """The Dags of this test beside the example."""
-    folder.mkdir()
-    for file in (
-        Path(__file__).parent / "dags_service_bus" / "whole_service_bus.py",
-        Path(example_service_bus.__file__),
-    ):
-        (folder / file.name).symlink_to(file)
-    return folder
-
-
-def successful(airflow: Airflow) -> set[str]:
-    """Dags that have a successful run."""
-    return {dag for dag, states in airflow.client.run_states().items() if states.get("success")}
 
 
 @pytest.mark.slow
@@ -72,7 +56,7 @@ def test_stored_before_completed(tmp_path: Path) -> None:
             connection = {"conn_type": "azure_service_bus", "schema": through(server.connection_string, proxy.port)}
             with Airflow(
                 tmp_path / "airflow",
-                dag_folder(tmp_path / "dags"),
+                dag_folder(tmp_path / "dags", "dags_service_bus/whole_service_bus.py", example_service_bus),
                 connections={"azure_service_bus_default": json.dumps(connection)},
                 env={"TEST_QUEUE": QUEUE},
             ) as airflow:
@@ -85,10 +69,8 @@ def test_stored_before_completed(tmp_path: Path) -> None:
 def _everybody_gets_its_own(airflow: Airflow, server: ServiceBusServer) -> None:
     sent = send_numbers(server, range(200))
     airflow.wait_for("an empty queue", lambda: server.pending(QUEUE) == 0)
-    even = {body for body in sent if json.loads(body)["even"]}
-    expected = {"whole_all": sent, "whole_even": even, "whole_odd": sent - even}
-    assert {asset: set(bodies) for asset, bodies in bodies_by_asset(airflow).items()} == expected
-    airflow.wait_for("a successful run of each Dag", lambda: successful(airflow) >= set(expected))
+    assert_each_has_its_own(airflow, sent)
+    airflow.wait_for("a successful run of each Dag", lambda: successful(airflow) >= set(shares(sent)))
 
 
 def _examples_run(airflow: Airflow, server: ServiceBusServer) -> None:
@@ -124,12 +106,7 @@ def _kill_between_storing_and_completing(airflow: Airflow, server: ServiceBusSer
     proxy.heal()
     airflow.components[airflow.triggerers[0]].start()
     airflow.wait_for("an empty queue", lambda: server.pending(QUEUE) == 0)
-    found = bodies_by_asset(airflow)
-    even = {body for body in sent if json.loads(body)["even"]}
-    for asset, expected in {"whole_all": sent, "whole_even": even, "whole_odd": sent - even}.items():
-        assert expected <= set(found[asset]), f"{asset} lost {expected - set(found[asset])}"
-        again = sum(found[asset][body] - 1 for body in expected)
-        assert again <= left, "something came twice that had been completed"
+    assert_nothing_lost(airflow, sent, left)
 
 
 def _dead_letters_start_their_dag(airflow: Airflow, server: ServiceBusServer) -> None:

@@ -5,7 +5,6 @@ holds.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,23 +13,15 @@ from services.airflow import Airflow
 from services.proxy import SqsProxy
 from services.sqs import SqsServer
 from services.sqs_queue import SqsQueue
+from tests.whole.common import assert_each_has_its_own, assert_nothing_lost, bodies_by_asset, numbered
 
 VISIBILITY_SECONDS = 15
 
 
-def bodies_by_asset(airflow: Airflow) -> dict[str, Counter[str]]:
-    """Which bodies each asset's stored events hold, and how often."""
-    found: dict[str, Counter[str]] = {}
-    for event in airflow.asset_events():
-        held = (json.dumps(message["body"]) for message in event.extra["payload"]["messages"])
-        found.setdefault(event.asset, Counter()).update(held)
-    return found
-
-
 def send(queue: SqsQueue, numbers: range) -> set[str]:
-    bodies = [{"n": n, "even": n % 2 == 0} for n in numbers]
-    queue.send([json.dumps(body) for body in bodies])
-    return {json.dumps(body) for body in bodies}
+    bodies = numbered(numbers)
+    queue.send(bodies)
+    return set(bodies)
 
 
 @pytest.mark.slow
@@ -53,9 +44,7 @@ def test_stored_before_settled(tmp_path: Path) -> None:
 def _everybody_gets_its_own(airflow: Airflow, queue: SqsQueue) -> None:
     sent = send(queue, range(200))
     airflow.wait_for("an empty queue", lambda: queue.depth().total == 0)
-    even = {body for body in sent if json.loads(body)["even"]}
-    expected = {"whole_all": sent, "whole_even": even, "whole_odd": sent - even}
-    assert {asset: set(bodies) for asset, bodies in bodies_by_asset(airflow).items()} == expected
+    assert_each_has_its_own(airflow, sent)
     airflow.wait_for(
         "a successful run of each Dag",
         lambda: (
@@ -81,12 +70,7 @@ def _kill_between_storing_and_deleting(airflow: Airflow, queue: SqsQueue, proxy:
     proxy.heal()
     airflow.components[airflow.triggerers[0]].start()
     airflow.wait_for("an empty queue", lambda: queue.depth().total == 0)
-    found = bodies_by_asset(airflow)
-    even = {body for body in sent if json.loads(body)["even"]}
-    for asset, expected in {"whole_all": sent, "whole_even": even, "whole_odd": sent - even}.items():
-        assert expected <= set(found[asset]), f"{asset} lost {expected - set(found[asset])}"
-        again = sum(found[asset][body] - 1 for body in expected)
-        assert again <= left, "something came twice that had been deleted"
+    assert_nothing_lost(airflow, sent, left)
 
 
 def _no_body_hurts_the_triggerer(airflow: Airflow, queue: SqsQueue) -> None:
