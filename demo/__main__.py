@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import secrets
-import shlex
 import shutil
 import signal
 import sys
@@ -20,6 +19,7 @@ from rich.live import Live
 
 import airflow_provider_sharedstream
 from demo import workload
+from demo.invitation import invite
 from demo.progress import Progress
 from demo.table import line, table
 from demo.workload import Source
@@ -93,36 +93,13 @@ def _demonstrate(sqs: SqsServer, orders: SqsQueue, warehouse: SqsQueue) -> None:
         _check_dead_letters(sources[0])
         say(f"all of it is where it belongs; UI: {airflow.url}")
         if os.environ.get("KEEP") == "1":
-            _invite(sqs, orders, inbox)
+            console.print(invite(airflow, sqs, orders, inbox, HOME / "own_dags"), markup=False)
             say("Airflow stays up until Ctrl-C")
             with contextlib.suppress(KeyboardInterrupt):
                 signal.pause()
     finally:
         say("stopping everything")
         airflow.discard()
-
-
-def _invite(sqs: SqsServer, orders: SqsQueue, inbox: Path) -> None:
-    """Say how to send more."""
-    say(f"inbox: {inbox}")
-    console.print(
-        "another file:", f"  echo item,number > {shlex.quote(str(inbox / 'friday.csv'))}", sep="\n", markup=False
-    )
-    console.print("another message:", f"  {send_command(sqs, orders)}", sep="\n", markup=False)
-
-
-def send_command(sqs: SqsServer, queue: SqsQueue) -> str:
-    """Return a line for the shell that sends an order."""
-    # Double quotes alone, for the sake of the shell's.
-    body, url, endpoint, region = map(
-        json.dumps, (json.dumps(workload.ONE_MORE), queue.url, sqs.endpoint_url, sqs.region)
-    )
-    program = (
-        f'import boto3; boto3.client("sqs", endpoint_url={endpoint}, region_name={region}, '
-        'aws_access_key_id="test", aws_secret_access_key="test")'
-        f".send_message(QueueUrl={url}, MessageBody={body})"
-    )
-    return shlex.join([sys.executable, "-c", program])
 
 
 def _dags() -> Path:

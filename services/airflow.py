@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -95,6 +96,8 @@ class Airflow:
         port: int | None = None,
     ) -> None:
         self.home = home.resolve()
+        self.dags = dags.resolve()
+        self.parse_seconds = parse_seconds
         self.database = database or f"sqlite:///{self.home / 'airflow.db'}"
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -105,7 +108,7 @@ class Airflow:
         self._env = {
             **settings(
                 self.home,
-                dags.resolve(),
+                self.dags,
                 database=self.database,
                 port=self.port,
                 parse_seconds=parse_seconds,
@@ -246,6 +249,14 @@ class Airflow:
         if done.returncode:
             raise RuntimeError(f"airflow {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout[-4000:]}")
         return done.stdout
+
+    def write_command(self, file: Path) -> None:
+        """Write a shell script that runs `airflow` commands on this Airflow."""
+        unset = " ".join(f"-u {name}" for name, value in self._env.items() if value is None)
+        variables = shlex.join(f"{name}={value}" for name, value in self._env.items() if value is not None)
+        # There are keys in it.
+        file.touch(mode=0o700)
+        file.write_text(f'#!/bin/sh\nexec env {unset} {variables} {shlex.join(AIRFLOW)} "$@"\n')
 
     def wait_for(self, what: str, condition: Callable[[], bool], *, limit_seconds: float = 180.0) -> None:
         """Wait until the condition holds; raises TimeoutError that says `what`, with the ends of all logs.
