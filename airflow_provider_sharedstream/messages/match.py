@@ -87,12 +87,13 @@ def compile_expression(text: str) -> Evaluate:
         _check(tree, text)
         return compile_for_message(tree)
     except exceptions.JMESPathError as error:
-        raise InvalidArgument(f"match: {_complaint(text, error)}") from None
+        raise InvalidArgument(f"match: {complaint(text, error)}") from None
     except RecursionError:
         raise InvalidArgument(f"match: nested too deeply to be compiled: {text[:80]!r}") from None
 
 
-def _complaint(text: str, error: Exception) -> str:
+def complaint(text: str, error: Exception) -> str:
+    """Return what is wrong with ``text``, and where, of which JMESPath has said ``error``."""
     position = getattr(error, "lex_position", None)
     if position is None:
         position = getattr(error, "lexer_position", None)
@@ -179,7 +180,7 @@ def _names_in_message(tree: Node) -> Iterator[str]:
 def _expression_of(given: Any) -> str:
     if isinstance(given, str):
         if not given.strip():
-            raise InvalidArgument("match: expected a JMESPath expression, got an empty text")
+            raise InvalidArgument(f"match={given!r}: expected a JMESPath expression, or None for all messages")
         return given
     if isinstance(given, Mapping):
         return " && ".join(_condition(path, value) for path, value in given.items())
@@ -192,7 +193,7 @@ def _condition(path: Any, value: Any) -> str:
     where = _path(path)
     if isinstance(value, (list, tuple, set, frozenset)):
         if not value:
-            raise InvalidArgument(f"match: no value is listed for {path!r}, so that nothing could match")
+            raise InvalidArgument(f"match: expected at least one value for {path!r}; with none, nothing could match")
         return "(" + " || ".join(f"{where} == {_literal(path, item)}" for item in value) + ")"
     return f"{where} == {_literal(path, value)}"
 

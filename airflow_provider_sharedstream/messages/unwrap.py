@@ -176,7 +176,7 @@ def check_names(names: Any) -> tuple[str, ...]:
         raise InvalidArgument(f"unwrap: expected a list of names ({', '.join(ENVELOPES)}), got {names!r}")
     for name in given:
         if name not in ENVELOPES:
-            raise InvalidArgument(f"unwrap: {name!r} is unknown: expected one of {', '.join(ENVELOPES)}")
+            raise InvalidArgument(f"unwrap: there is no envelope {name!r}: expected one of {', '.join(ENVELOPES)}")
     return tuple(given)
 
 

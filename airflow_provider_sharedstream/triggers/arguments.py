@@ -1,13 +1,14 @@
 """The arguments of the triggers: defaults, what is allowed, and who they are for.
 
-Constructors only store, since Airflow's triggerer dies of one that raises. What is wrong is reported when the Dag is
-parsed.
+Constructors only store, since Airflow's triggerer dies of one that raises. What is wrong, or missing, is reported when
+the Dag is parsed.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from jsonschema import Draft202012Validator
@@ -30,14 +31,16 @@ class Argument(NamedTuple):
     """One argument of a trigger.
 
     :param default: its default, or :data:`REQUIRED`.
-    :param schema: the JSON schema of what is allowed.
+    :param schema: the JSON schema of what is allowed; errors say its ``description``, where it has one.
     :param scope: ``source``: names or reaches the source; ``stream``: how the stream runs; ``filter``: what one watcher
         wants. Source and stream arguments make the shared-stream key: watchers that agree in them share a connection.
+    :param example: what the error shows when it is missing. For one that is required.
     """
 
     default: Any
     schema: Schema
     scope: Literal["source", "stream", "filter"] = "source"
+    example: Any = None
 
 
 class CommonArguments(TypedDict, total=False):
@@ -106,14 +109,26 @@ class CommonArguments(TypedDict, total=False):
     max_in_flight: int
 
 
-DOTTED_PATH: Schema = {"type": ["string", "null"], "pattern": r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"}
+DOTTED_PATH: Schema = {
+    "type": ["string", "null"],
+    "pattern": r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$",
+    "description": "a dotted path such as 'package.module.function'",
+}
+
+ENVELOPES: Schema = {
+    "type": ["string", "array"],
+    "items": {"type": "string", "description": "such names"},
+    "description": "an envelope's name such as 'sns'",
+}
+DECODER: Schema = {**TEXT, "description": "'auto', 'json', 'text', 'bytes', 'schema_registry', or a dotted path"}
+EXPRESSION: Schema = {"type": ["string", "object", "null"], "description": "a JMESPath expression"}
 
 COMMON: Mapping[str, Argument] = {
-    "match": Argument(None, {"type": ["string", "object", "null"]}, "filter"),
+    "match": Argument(None, EXPRESSION, "filter"),
     "apply_function": Argument(None, DOTTED_PATH, "filter"),
     "apply_timeout_seconds": Argument(30.0, {"type": "number", "exclusiveMinimum": 0, "maximum": 150}, "filter"),
-    "decode": Argument("auto", TEXT, "filter"),
-    "unwrap": Argument([], {"type": ["string", "array"], "items": {"type": "string"}}, "filter"),
+    "decode": Argument("auto", DECODER, "filter"),
+    "unwrap": Argument([], ENVELOPES, "filter"),
     "max_payload_bytes": Argument(MAX_PAYLOAD_BYTES, {"type": ["integer", "null"], "minimum": 1024}, "filter"),
     "on_oversize": Argument("split", {"enum": ["split", "omit", "reject"]}, "filter"),
     "on_error": Argument("reject", {"enum": ["reject", "skip", "release"]}, "filter"),
@@ -140,13 +155,21 @@ def mistakes(allowed: Mapping[str, Argument], given: Mapping[str, Any]) -> Itera
     for name, value in given.items():
         argument = allowed.get(name)
         if argument is None:
-            close = difflib.get_close_matches(name, allowed, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(sorted(allowed))}"
-            yield f"{name}={_shown(value)}: there is no such argument; {hint}"
-            continue
-        for error in Draft202012Validator(argument.schema).iter_errors(value):
-            yield f"{name}={_shown(value)}: {_expected(argument.schema, error.message)}"
-            break
+            yield f"{name}={_shown(value)}: there is no such argument; {_hint(name, allowed)}"
+        elif value is REQUIRED:
+            yield f"{name} is missing: expected {_words(argument.schema)}, such as {name}={argument.example!r}"
+        elif not Draft202012Validator(argument.schema).is_valid(value):
+            yield f"{name}={_shown(value)}: expected {_words(argument.schema)}"
+
+
+def _hint(name: str, allowed: Mapping[str, Argument]) -> str:
+    """Say which arguments somebody may have meant who wrote ``name``, or else which there are."""
+    near = difflib.get_close_matches(name, allowed, cutoff=0.8)
+    near = near or [one for one in allowed if f"_{name}_" in f"_{one}_" or f"_{one}_" in f"_{name}_"]
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    own = [one for one in allowed if one not in COMMON]
+    return f"there are {', '.join(own)}, and those of every trigger: {', '.join(COMMON)}"
 
 
 def _shown(value: Any) -> str:
@@ -154,41 +177,44 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-TYPE_NAMES = {
-    "string": "a text",
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "True or False",
-    "object": "a dict",
-    "array": "a list",
-    "null": "None",
-}
-
-
-def _expected(schema: Schema, message: str) -> str:
-    """Say in words what ``schema`` allows; ``message`` is the validator's for what this doesn't know."""
-    if "anyOf" in schema:
-        return "expected " + ", or ".join(_expected(one, message).removeprefix("expected ") for one in schema["anyOf"])
+def _words(schema: Schema) -> str:
+    """Say what ``schema`` allows."""
     if "enum" in schema:
-        return "expected one of " + ", ".join(repr(value) for value in schema["enum"])
-    if "type" not in schema:
-        return message
-    types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    text = "expected " + " or ".join(TYPE_NAMES[one] for one in types)
-    if schema.get("minLength") == 1:
-        text = text.replace("a text", "a text that isn't empty")
-    if schema.get("pattern") == DOTTED_PATH["pattern"]:
-        text = text.replace("a text", "a dotted path such as 'package.module.function'")
-    elif "pattern" in schema:
-        text += f" of the form {schema['pattern']}"
-    if "items" in schema:
-        text += f" in which each item is {_expected(schema['items'], message).removeprefix('expected ')}"
-    for bound, words in (
-        ("minimum", "at least"),
-        ("exclusiveMinimum", "more than"),
-        ("maximum", "at most"),
-        ("minItems", "with at least so many items:"),
-    ):
-        if bound in schema:
-            text += f", {words} {schema[bound]}"
-    return text
+        return "one of " + ", ".join(map(repr, schema["enum"]))
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    *others, last = (words(schema) for kind, words in WORDS.items() if kind in kinds)
+    return f"{', '.join(others)}, or {last}" if others else last
+
+
+def _text(schema: Schema) -> str:
+    return str(schema.get("description", "a text that isn't empty" if schema.get("minLength") else "a text"))
+
+
+def _number(kind: str, schema: Schema) -> str:
+    least, above, most = (schema.get(bound) for bound in ("minimum", "exclusiveMinimum", "maximum"))
+    if above is not None:
+        return f"{kind} above {above:,}" + (f" and up to {most:,}" if most is not None else "")
+    if least is not None and most is not None:
+        return f"{kind} from {least:,} to {most:,}"
+    return f"{kind} that is at least {least:,}"
+
+
+def _list(schema: Schema) -> str:
+    items = schema.get("items")
+    if items is None:
+        return "a list"
+    some = "one or more " if schema.get("minItems") else ""
+    empty = " that aren't empty" if items.get("minLength") else ""
+    return f"a list of {some}{items.get('description', 'texts')}{empty}"
+
+
+WORDS: Mapping[str, Callable[[Schema], str]] = {
+    "null": lambda _: "None",
+    "boolean": lambda _: "True or False",
+    "integer": functools.partial(_number, "a whole number"),
+    "number": functools.partial(_number, "a number"),
+    "string": _text,
+    "array": _list,
+    "object": lambda _: "a dict",
+}
+"""How each type of JSON is called in Python or in English; in the order in which they are named."""

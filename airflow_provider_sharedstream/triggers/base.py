@@ -65,11 +65,8 @@ class BrokerEventTrigger(BaseEventTrigger):
         allowed = self.allowed_arguments()
         given = {**own, **common}
         given.pop(MARK, None)
-        self.arguments: dict[str, Any] = {
-            name: given.get(name, None if argument.default is REQUIRED else argument.default)
-            for name, argument in allowed.items()
-        }
-        """Every argument by its name, defaults included."""
+        self.arguments: dict[str, Any] = {name: given.get(name, argument.default) for name, argument in allowed.items()}
+        """Every argument by its name, defaults included; one that is missing is :data:`REQUIRED`."""
         self.unknown_arguments = {name: value for name, value in given.items() if name not in allowed}
         """What was stored by another version and means nothing to this one."""
 

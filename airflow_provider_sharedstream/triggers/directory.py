@@ -62,7 +62,7 @@ class DirectoryFileDeleteTrigger(BrokerEventTrigger):
     producer_class = DirectorySharedStreamProducer
     ids_come_back = False
     ARGUMENTS = {
-        "directory": Argument(REQUIRED, TEXT),
+        "directory": Argument(REQUIRED, TEXT, example="/data/in"),
         "filename": Argument(None, TEXT_OR_NONE, "filter"),
         "pattern": Argument(None, TEXT_OR_NONE, "filter"),
         "poke_interval": Argument(5.0, {"type": "number", "minimum": 0.1, "maximum": 86_400}),
@@ -77,7 +77,7 @@ class DirectoryFileDeleteTrigger(BrokerEventTrigger):
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: str | os.PathLike[str] = REQUIRED,
         filename: str | None = None,
         pattern: str | None = None,
         poke_interval: float = 5.0,
@@ -108,25 +108,24 @@ class DirectoryFileDeleteTrigger(BrokerEventTrigger):
         given = self.arguments
         filename, pattern = given["filename"], given["pattern"]
         if (filename is None) == (pattern is None):
-            came = "neither" if filename is None else f"both, filename={filename!r} and pattern={pattern!r}"
-            yield f"filename, pattern: expected one of the two, got {came}"
+            yield f"filename={filename!r}, pattern={pattern!r}: expected one of the two; pattern='*' takes all files"
         for name in ("directory", "archive_directory", "rejected_directory"):
             path = given[name]
             if path is not None and (not os.path.isabs(path) or "\0" in path):
-                yield f"{name}={path!r}: expected an absolute path, since a triggerer runs elsewhere than this file"
+                yield f"{name}={path!r}: expected an absolute path such as '/data/in': triggerers run elsewhere"
             if path is not None and name != "directory" and path == given["directory"]:
                 yield f"{name}={path!r}: this is the watched directory itself, so that its files would come again"
         for name in ("filename", "pattern"):
             if given[name] is not None:
                 yield from self._never_matches(name, given[name])
         if given["on_unmatched"] == "dead_letter" and given["rejected_directory"] is None:
-            yield "on_unmatched='dead_letter': there is nowhere to put them without rejected_directory"
+            yield "on_unmatched='dead_letter': there is nowhere to put them; it needs rejected_directory"
         if given["decode"] not in ("auto", "json") and not given["content_up_to_bytes"]:
-            yield f"decode={given['decode']!r}: there is nothing to decode without content_up_to_bytes"
+            yield f"decode={given['decode']!r}: there is nothing to decode; it needs content_up_to_bytes"
 
     def _never_matches(self, argument: str, wanted: str) -> Iterator[str]:
         if wanted.startswith("/"):
-            yield f"{argument}={wanted!r}: give the name only; the directory is in `directory`"
+            yield f"{argument}={wanted!r}: expected a name; `directory` has the rest of the path"
         elif "/" in wanted and not self.arguments["recursive"]:
             yield f"{argument}={wanted!r}: a slash is in no name; expected a name, or recursive=True"
         for ignored in self.arguments["ignore"]:

@@ -37,17 +37,17 @@ class KafkaSharedStreamTrigger(BrokerEventTrigger):
 
     producer_class = KafkaSharedStreamProducer
     ARGUMENTS = {
-        "topics": Argument(REQUIRED, {"type": "array", "items": TEXT, "minItems": 1}),
+        "topics": Argument(REQUIRED, {"type": "array", "items": TEXT, "minItems": 1}, example=["orders"]),
         "kafka_config_id": Argument("kafka_default", TEXT),
         "group_id": Argument(None, TEXT_OR_NONE),
-        "auto_offset_reset": Argument(None, {"enum": ["earliest", "latest", "none", None]}),
+        "auto_offset_reset": Argument(None, {"enum": [None, "earliest", "latest", "none"]}),
         "dead_letter_topic": Argument(None, TEXT_OR_NONE),
         "missing_topics": Argument("fail", {"enum": ["fail", "wait"]}),
     }
 
     def __init__(
         self,
-        topics: str | Sequence[str],
+        topics: str | Sequence[str] = REQUIRED,
         kafka_config_id: str = "kafka_default",
         group_id: str | None = None,
         auto_offset_reset: Literal["earliest", "latest", "none"] | None = None,

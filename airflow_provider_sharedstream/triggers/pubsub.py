@@ -11,8 +11,21 @@ from airflow_provider_sharedstream.brokers.pubsub.adapter import PubSubSharedStr
 from airflow_provider_sharedstream.triggers.arguments import REQUIRED, TEXT_OR_NONE, Argument, CommonArguments, Schema
 from airflow_provider_sharedstream.triggers.base import BrokerEventTrigger
 
-SUBSCRIPTION: Schema = {"type": "string", "pattern": r"^([^/]+|projects/[^/]+/subscriptions/[^/]+)$"}
-TOPIC_OR_NONE: Schema = {"type": ["string", "null"], "pattern": r"^([^/]+|projects/[^/]+/topics/[^/]+)$"}
+SUBSCRIPTION: Schema = {
+    "type": "string",
+    "pattern": r"^([^/]+|projects/[^/]+/subscriptions/[^/]+)$",
+    "description": "a name such as 'orders' or 'projects/my-project/subscriptions/orders'",
+}
+TOPIC_OR_NONE: Schema = {
+    "type": ["string", "null"],
+    "pattern": r"^([^/]+|projects/[^/]+/topics/[^/]+)$",
+    "description": "a name such as 'rejected' or 'projects/my-project/topics/rejected'",
+}
+ENDPOINT_OR_NONE: Schema = {
+    "type": ["string", "null"],
+    "pattern": r"^[^/:]+(:\d+)?$",
+    "description": "a host such as 'europe-west1-pubsub.googleapis.com', with or without a port",
+}
 ACCOUNTS_OR_NONE: Schema = {
     "type": ["string", "array", "null"],
     "minLength": 1,
@@ -46,19 +59,19 @@ class PubSubSharedStreamTrigger(BrokerEventTrigger):
 
     producer_class = PubSubSharedStreamProducer
     ARGUMENTS = {
-        "project_id": Argument(REQUIRED, TEXT_OR_NONE),
-        "subscription": Argument(REQUIRED, SUBSCRIPTION),
+        "project_id": Argument(REQUIRED, TEXT_OR_NONE, example="my-project"),
+        "subscription": Argument(REQUIRED, SUBSCRIPTION, example="orders"),
         "gcp_conn_id": Argument("google_cloud_default", TEXT_OR_NONE),
         "impersonation_chain": Argument(None, ACCOUNTS_OR_NONE),
         "dead_letter_topic": Argument(None, TOPIC_OR_NONE),
         "ack_deadline_seconds": Argument(60, {"type": "integer", "minimum": 10, "maximum": 600}),
-        "endpoint": Argument(None, {"type": ["string", "null"], "pattern": r"^[^/:]+(:\d+)?$"}),
+        "endpoint": Argument(None, ENDPOINT_OR_NONE),
     }
 
     def __init__(
         self,
-        project_id: str | None,
-        subscription: str,
+        project_id: str | None = REQUIRED,
+        subscription: str = REQUIRED,
         gcp_conn_id: str | None = "google_cloud_default",
         impersonation_chain: str | list[str] | None = None,
         dead_letter_topic: str | None = None,
@@ -81,4 +94,7 @@ class PubSubSharedStreamTrigger(BrokerEventTrigger):
         """Yield what no single argument shows."""
         project, subscription = self.arguments["project_id"], self.arguments["subscription"]
         if project is not None and "/" in subscription and subscription.split("/")[1] != project:
-            yield f"subscription={subscription!r}: it is of another project than project_id={project!r}"
+            yield (
+                f"subscription={subscription!r}: it is in another project than project_id={project!r}; project_id=None "
+                "goes by the subscription"
+            )

@@ -88,7 +88,7 @@ class RestPollTrigger(BrokerEventTrigger):
 
     producer_class = RestSharedStreamProducer
     ARGUMENTS = {
-        "endpoint": Argument(REQUIRED, TEXT),
+        "endpoint": Argument(REQUIRED, TEXT, example="https://example.com/items"),
         "http_conn_id": Argument(DEFAULT_CONN_ID, TEXT_OR_NONE),
         "method": Argument("GET", {"enum": ["GET", "POST"]}),
         # Looked at below: what is wrong with these two must not be shown, it may be a secret.
@@ -100,7 +100,7 @@ class RestPollTrigger(BrokerEventTrigger):
         "id_path": Argument(None, TEXT_OR_NONE),
         "cursor_path": Argument(None, TEXT_OR_NONE),
         "cursor_param": Argument(None, TEXT_OR_NONE),
-        "next_page": Argument(None, {"type": ["string", "object", "null"]}),
+        "next_page": Argument(None, {"type": ["string", "object", "null"], "description": "'link', 'none', 'cursor'"}),
         "first_poll": Argument("all", {"enum": ["all", "new"]}, "filter"),
         "max_pages": Argument(100, {"type": "integer", "minimum": 1, "maximum": 10_000}),
         "max_known_ids": Argument(10_000, {"type": "integer", "minimum": 100, "maximum": 1_000_000}),
@@ -113,7 +113,7 @@ class RestPollTrigger(BrokerEventTrigger):
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: str = REQUIRED,
         http_conn_id: str | None = DEFAULT_CONN_ID,
         method: Literal["GET", "POST"] = "GET",
         headers: Mapping[str, str] | None = None,
@@ -178,24 +178,28 @@ class RestPollTrigger(BrokerEventTrigger):
         elif given["expect"] != "json":
             yield f"expect={given['expect']!r}: with items_path the answer has to be JSON"
         if (given["cursor_path"] is None) != (given["cursor_param"] is None):
-            yield "cursor_path, cursor_param: expected both or neither: where the cursor comes from, and where it goes"
+            yield (
+                f"cursor_path={given['cursor_path']!r}, cursor_param={given['cursor_param']!r}: expected "
+                "both or neither; the cursor comes from the one and goes into the other"
+            )
         if given["data"] is not None and given["method"] != "POST":
-            yield f"data, method={given['method']!r}: data is sent with POST alone"
+            yield f"data, method={given['method']!r}: expected 'POST', with which data is sent"
         for host in given["allowed_hosts"]:
             if "/" in host or "@" in host:
                 yield f"allowed_hosts={given['allowed_hosts']!r}: expected host or host:port, without a path"
         yield from self._wrong_address(given["endpoint"])
         if given["http_conn_id"] is None and "://" not in given["endpoint"]:
-            yield "endpoint, http_conn_id=None: a path needs a connection that names the host"
+            path = given["endpoint"].partition("?")[0]
+            yield f"endpoint={path!r}, http_conn_id=None: a path needs a connection that names the host"
         if given["headers"] is not None and not _maps_texts(given["headers"], (str,)):
-            yield "headers: expected a dict of texts"
+            yield "headers: expected None, or a dict of texts such as {'Accept': 'application/json'}"
         elif given["params"] is not None and not _maps_texts(given["params"], (str, int, float, list)):
-            yield "params: expected a dict of texts, numbers or lists of them"
+            yield "params: expected None, or a dict of texts, numbers or lists of them, such as {'size': 10}"
         else:
             yield from self._secrets()
         parameters = {given["cursor_param"], *(given["next_page"] if isinstance(given["next_page"], dict) else {})}
         if any(isinstance(one, str) and one.startswith(IN_DATA) for one in parameters) and given["method"] != "POST":
-            yield f"cursor_param={given['cursor_param']!r}: a field of data needs method='POST'"
+            yield f"cursor_param={given['cursor_param']!r}, method={given['method']!r}: a field of data needs 'POST'"
 
     @staticmethod
     def _wrong_address(endpoint: str) -> Iterator[str]:

@@ -33,7 +33,7 @@ class SqsSharedStreamTrigger(BrokerEventTrigger):
     producer_class = SqsSharedStreamProducer
     ids_come_back = False
     ARGUMENTS = {
-        "sqs_queue": Argument(REQUIRED, TEXT),
+        "sqs_queue": Argument(REQUIRED, TEXT, example="orders"),
         "aws_conn_id": Argument("aws_default", TEXT_OR_NONE),
         "region_name": Argument(None, TEXT_OR_NONE),
         "wait_time_seconds": Argument(20, {"type": "integer", "minimum": 0, "maximum": 20}),
@@ -43,7 +43,7 @@ class SqsSharedStreamTrigger(BrokerEventTrigger):
 
     def __init__(
         self,
-        sqs_queue: str,
+        sqs_queue: str = REQUIRED,
         aws_conn_id: str | None = "aws_default",
         region_name: str | None = None,
         wait_time_seconds: int = 20,

@@ -310,7 +310,7 @@ async def test_other_tasks_get_their_turn_while_large_batches_are_decoded() -> N
             "decode: expected auto, json, text, bytes, schema_registry, schema_registry:connection_id or a callable",
         ),
         ({"decode": None}, "got None"),
-        ({"unwrap": ["sqs"]}, "unwrap: 'sqs' is unknown: expected one of sns, s3"),
+        ({"unwrap": ["sqs"]}, "unwrap: there is no envelope 'sqs': expected one of sns, s3"),
         ({"unwrap": 5}, "unwrap: expected a list of names"),
     ],
 )

@@ -75,10 +75,10 @@ def test_the_trigger_accepts_what_is_too_old() -> None:
     [
         ({"dedupe_window_seconds": 60, "dedupe_key": "body."}, "dedupe_key: not a JMESPath expression"),
         ({"dedupe_window_seconds": 60, "dedupe_key": "order"}, "did you mean body.order"),
-        ({"dedupe_window_seconds": 0}, "dedupe_window_seconds=0: expected a number"),
+        ({"dedupe_window_seconds": 0}, "dedupe_window_seconds=0: expected None, or a number above 0 and up to 86,400"),
         ({"dedupe_key": "body.order"}, "dedupe_key='body.order': it has no effect without dedupe_window_seconds"),
         ({"dedupe_durable": True}, "dedupe_durable=True: it has no effect without dedupe_window_seconds"),
-        ({"max_age_seconds": "1h"}, "max_age_seconds='1h': expected a number"),
+        ({"max_age_seconds": "1h"}, "max_age_seconds='1h': expected None, or a number above 0"),
         ({"max_age_seconds": 60, "on_expired": "drop"}, "on_expired='drop': expected one of"),
     ],
 )

@@ -156,7 +156,7 @@ def test_what_another_version_stored(trigger_class: Trigger, caplog: pytest.LogC
 def test_a_name_that_is_wrong_is_said_in_the_dag_file(trigger_class: Trigger) -> None:
     with pytest.raises(InvalidArgument, match=r"batch_sise=5: there is no such argument; did you mean 'batch_size'\?"):
         smallest(trigger_class, batch_sise=5).serialize()
-    with pytest.raises(InvalidArgument, match=r"frobnicate=5: there is no such argument; it takes .*batch_size"):
+    with pytest.raises(InvalidArgument, match=r"frobnicate=5: there is no such argument; there are .*batch_size"):
         smallest(trigger_class, frobnicate=5).serialize()
 
 

@@ -11,6 +11,7 @@ import structlog
 from airflow.dag_processing.dagbag import DagBag
 from airflow.dag_processing.processor import DagFileParseRequest, DagFileParsingResult, _parse_file
 
+from airflow_provider_sharedstream.triggers.arguments import REQUIRED
 from tests.triggers.classes import CLASSES, COMMON, LARGEST, SMALLEST, Trigger
 
 pytestmark = pytest.mark.parametrize("trigger_class", CLASSES)
@@ -70,8 +71,12 @@ def test_a_missing_argument_is_an_import_error(trigger_class: Trigger, tmp_path:
     assert not result.serialized_dags
     assert result.import_errors is not None
     text = "".join(result.import_errors.values())
-    # Python's own words where an argument has no default, the package's where one of several is needed.
-    assert "required positional argument" in text or "expected" in text
+    assert f"{trigger_class.__name__}: " in text
+    for name, argument in trigger_class.ARGUMENTS.items():
+        if argument.default is REQUIRED:
+            assert f"{name} is missing: expected " in text
+            assert f", such as {name}={argument.example!r}" in text
+    assert "expected " in text
 
 
 def test_other_dags_of_the_file_are_not_concerned(trigger_class: Trigger, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import jmespath
 from jmespath.exceptions import JMESPathError
 
 from airflow_provider_sharedstream.brokers.rest.errors import AnswerUnusable
-from airflow_provider_sharedstream.stream.errors import InvalidArgument
+from airflow_provider_sharedstream.messages.match import complaint
+from airflow_provider_sharedstream.stream.errors import InvalidArgument, error_text
 
 IN_DATA = "data."
 """What the name of a parameter begins with that goes into the request's ``data`` and not into its query."""
@@ -137,9 +138,10 @@ def path_of(argument: str, path: Any) -> Any:
     """
     try:
         return jmespath.compile(path)
-    except (JMESPathError, TypeError, AttributeError, RecursionError) as error:
-        first = str(error).split("\n")[0]
-        raise InvalidArgument(f"{argument}={path!r}: not a JMESPath expression: {first}") from None
+    except JMESPathError as error:
+        raise InvalidArgument(f"{argument}={path!r}: {complaint(path, error)}") from None
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise InvalidArgument(f"{argument}={path!r}: not a JMESPath expression: {error_text(error)}") from None
 
 
 def search(argument: str, path: Any, document: Any) -> Any:
