@@ -142,6 +142,11 @@ class KafkaServer:
         of = ["--topic", topic] if topic is not None else ["--group", str(group)]
         self._cluster().tool("AclCommand", "--add", "--allow-principal", f"User:{user}", "--operation", "All", *of)
 
+    def set_back(self, group: str, topic: str) -> None:
+        """Let the group, which has no member just now, read all of the topic again, as an operator would."""
+        how = ["--group", group, "--topic", topic, "--reset-offsets", "--to-earliest", "--execute"]
+        self._cluster().tool("consumer.group.ConsumerGroupCommand", *how)
+
     @property
     def secure_bootstrap(self) -> str:
         """SASL_SSL: PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 for USERS, OAUTHBEARER with an `unsecured_token`."""

@@ -68,8 +68,8 @@ class CommonArguments(TypedDict, total=False):
       Default: None, it makes one; at most 86,400. It is kept in memory while the watcher runs.
     - ``dedupe_key``: a JMESPath expression; messages in which it has the same value are the same. Default: the id
       tells.
-    - ``dedupe_durable``: remember it with the stored events, through restarts and on every triggerer. Where the broker
-      gives a new id to what somebody puts back: SQS, Service Bus, a directory. Default: False, in memory.
+    - ``dedupe_durable``: remember it with the stored events, through restarts and on every triggerer. Not on Pub/Sub,
+      where nothing tells then what somebody put back. Default: False, in memory.
     - ``max_age_seconds``: how old a message may be. Default: None, any age.
     - ``on_expired``: what happens to an older one: ``reject`` (default), or ``accept``: it is counted, and done with.
 

@@ -47,8 +47,12 @@ class BrokerEventTrigger(BaseEventTrigger):
     producer_class: ClassVar[type[BrokerStreamProducer]]
     ARGUMENTS: ClassVar[Mapping[str, Argument]] = {}
     """The source's own arguments; one of the common names here replaces the common one."""
-    ids_come_back: ClassVar[bool] = True
-    """Whether what somebody puts back at the broker (a group set back, a snapshot sought) has the id that it had."""
+    shows_put_back: ClassVar[bool] = False
+    """Whether what somebody puts back at the broker is told from a repeat by its id or :meth:`history_of`, and so after
+    a restart too.
+    """
+    instead_of_durable: ClassVar[str] = "leave it out, and repeats are told from memory"
+    """Where it isn't: the way out."""
     filtering = False
     """Whether a filter of this trigger is at work just now: then another one is called by it."""
 
@@ -109,10 +113,10 @@ class BrokerEventTrigger(BaseEventTrigger):
         for name in ("dedupe_key", "dedupe_durable"):
             if self.arguments[name] and self.arguments["dedupe_window_seconds"] is None:
                 yield f"{name}={self.arguments[name]!r}: it has no effect without dedupe_window_seconds"
-        if self.arguments["dedupe_durable"] and self.ids_come_back:
+        if self.arguments["dedupe_durable"] and not self.shows_put_back:
             yield (
                 "dedupe_durable=True: after a restart nothing here tells a repeat from what somebody put back on "
-                "purpose, which must make an event; leave it out, and repeats are told from memory"
+                f"purpose, which must make an event; {self.instead_of_durable}"
             )
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -246,6 +250,12 @@ class BrokerEventTrigger(BaseEventTrigger):
         places.
         """
         return deliveries
+
+    def history_of(self, delivery: Delivery) -> str:
+        """Return the history in which this watcher gets ``delivery``: where somebody sets a source's position another
+        one begins. For a source that shows under its old id what was put back.
+        """
+        return ""
 
     @property
     def asset_names(self) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ class DirectoryFileDeleteTrigger(BrokerEventTrigger):
     """
 
     producer_class = DirectorySharedStreamProducer
-    ids_come_back = False
+    shows_put_back = True
     ARGUMENTS = {
         "directory": Argument(REQUIRED, TEXT, example="/data/in"),
         "filename": Argument(None, TEXT_OR_NONE, "filter"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from typing_extensions import Unpack
 
 from airflow_provider_sharedstream.brokers.kafka.adapter import KafkaSharedStreamProducer
+from airflow_provider_sharedstream.brokers.kafka.delivery import KafkaDelivery
 from airflow_provider_sharedstream.brokers.kafka.topics import Topics
+from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.triggers.arguments import REQUIRED, TEXT, TEXT_OR_NONE, Argument, CommonArguments
 from airflow_provider_sharedstream.triggers.base import BrokerEventTrigger
 
@@ -36,6 +38,7 @@ class KafkaSharedStreamTrigger(BrokerEventTrigger):
     """
 
     producer_class = KafkaSharedStreamProducer
+    shows_put_back = True
     ARGUMENTS = {
         "topics": Argument(REQUIRED, {"type": "array", "items": TEXT, "minItems": 1}, example=["orders"]),
         "kafka_config_id": Argument("kafka_default", TEXT),
@@ -77,6 +80,10 @@ class KafkaSharedStreamTrigger(BrokerEventTrigger):
                 f"dead_letter_topic={dead_letter_topic!r} is one of the topics that are read: a rejected record would "
                 "come back for ever"
             )
+
+    def history_of(self, delivery: Delivery) -> str:
+        """Return the history in which its partition is read."""
+        return cast("KafkaDelivery", delivery).history
 
 
 def _in_order(topics: Any) -> Any:

@@ -74,7 +74,8 @@ def build_sieves(trigger: BrokerEventTrigger) -> list[Sieve]:
             window_seconds,
             PREFIX,
             arguments["dedupe_key"],
-            ids_come_back=trigger.ids_come_back,
+            history_of=trigger.history_of,
+            shows_put_back=trigger.shows_put_back,
             source=trigger.stream_identity().source,
             recall=(lambda: recall(question)) if durable else None,
         )

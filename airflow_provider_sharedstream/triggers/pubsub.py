@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from typing_extensions import Unpack
 
@@ -58,6 +58,10 @@ class PubSubSharedStreamTrigger(BrokerEventTrigger):
     """
 
     producer_class = PubSubSharedStreamProducer
+    instead_of_durable: ClassVar[str] = (
+        "neither a message nor the subscription says that somebody sought it. Leave it out, and repeats are told from "
+        "memory; exactly-once delivery, an option of the subscription, brings back nothing that was acknowledged"
+    )
     ARGUMENTS = {
         "project_id": Argument(REQUIRED, TEXT_OR_NONE, example="my-project"),
         "subscription": Argument(REQUIRED, SUBSCRIPTION, example="orders"),

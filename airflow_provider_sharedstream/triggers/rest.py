@@ -87,6 +87,7 @@ class RestPollTrigger(BrokerEventTrigger):
     """
 
     producer_class = RestSharedStreamProducer
+    shows_put_back = True
     ARGUMENTS = {
         "endpoint": Argument(REQUIRED, TEXT, example="https://example.com/items"),
         "http_conn_id": Argument(DEFAULT_CONN_ID, TEXT_OR_NONE),
@@ -244,6 +245,11 @@ class RestPollTrigger(BrokerEventTrigger):
         """Return the items that this watcher has not had yet."""
         me = self.introduction()
         return [delivery for delivery in deliveries if delivery.handle.show_to(me)]
+
+    def history_of(self, delivery: Delivery) -> str:
+        """Return the history of the position by which this watcher goes."""
+        histories: Mapping[str, str] = delivery.handle.histories
+        return histories.get(self.introduction().lead, "")
 
 
 def _is_secret(name: str) -> bool:

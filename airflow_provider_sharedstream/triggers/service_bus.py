@@ -32,7 +32,7 @@ class ServiceBusSharedStreamTrigger(BrokerEventTrigger):
     """
 
     producer_class = ServiceBusSharedStreamProducer
-    ids_come_back = False
+    shows_put_back = True
     ARGUMENTS = {
         "queue_name": Argument(None, TEXT_OR_NONE),
         "topic_name": Argument(None, TEXT_OR_NONE),

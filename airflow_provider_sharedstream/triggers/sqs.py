@@ -31,7 +31,7 @@ class SqsSharedStreamTrigger(BrokerEventTrigger):
     """
 
     producer_class = SqsSharedStreamProducer
-    ids_come_back = False
+    shows_put_back = True
     ARGUMENTS = {
         "sqs_queue": Argument(REQUIRED, TEXT, example="orders"),
         "aws_conn_id": Argument("aws_default", TEXT_OR_NONE),

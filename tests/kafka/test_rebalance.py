@@ -101,7 +101,9 @@ async def test_what_is_kept_in_a_rebalance_goes_on_and_what_is_lost_is_said_once
     failures = await first.settle(Disposition.ACCEPT, got)
     assert {delivery.lane for delivery in failures} == set(owner.lost)
     assert all(isinstance(error, LeaseLost) for error in failures.values())
-    assert await topic.committed() == {lane.partition: 10 for lane in lanes_of(first)}
+    assert {p: at for p, at in (await topic.committed()).items() if at} == {
+        own.partition: 10 for own in lanes_of(first)
+    }
     await first.close()
     await poll_until(second, lambda: len(lanes_of(second)) == 4)
     await second.close()
@@ -172,7 +174,7 @@ async def test_a_member_that_was_thrown_out_commits_nothing(kafka: Kafka) -> Non
     with pytest.raises((CommitFailedError, Rebalancing)) as caught:
         await consumer.settle(Disposition.ACCEPT, got)
     assert consumer.is_transient(caught.value)
-    assert await topic.committed() == {}
+    assert await topic.committed() == {0: 0}
     again = await poll_until(consumer, lambda: consumer._session.membership.generation > generation)  # type: ignore[union-attr]
     while len(again) < 10:
         again += await consumer.receive(1000)

@@ -36,13 +36,16 @@ class Seen:
         self.repeats = Repeats(window_seconds, MARK, key, clock=self.clock, **more)
         self.stamps: list[str] | None = None
 
-    def take(self, *messages: Message, conclude: bool = True, settled: bool | None = None) -> tuple[list[str], Receipt]:
+    def take(
+        self, *messages: Message, conclude: bool = True, settled: bool | None = None, history: str = ""
+    ) -> tuple[list[str], Receipt]:
         """Return the ids that go into an event, and the receipt.
 
         :param settled: what the broker has been told of the messages by the next time.
+        :param history: in which they come, for a sieve that looks at the handle.
         """
         asyncio.run(self.repeats.begin())
-        candidates = [Candidate(Delivery(id="d", body=b""), message) for message in messages]
+        candidates = [Candidate(Delivery(id="d", body=b"", handle=history), message) for message in messages]
         receipt = Receipt(Batch([one.delivery for one in candidates]), "w")
         held = [self.repeats.judge(one) for one in candidates]
         emitted = [candidate for candidate, one in zip(candidates, held, strict=True) if one is None]
@@ -139,7 +142,7 @@ def test_a_dead_letter_that_was_put_back() -> None:
 
 def test_what_the_broker_was_told_of_and_comes_again_was_put_back() -> None:
     """As after a seek in Pub/Sub, which shows everything again under its own ids."""
-    seen = Seen(ids_come_back=True)
+    seen = Seen()
     seen.take(message("1"), settled=True)
     assert seen.take(message("1"), settled=True)[0] == ["1"]
     assert seen.take(message("1"), settled=False)[0] == ["1"], "and once more"
@@ -149,13 +152,13 @@ def test_what_the_broker_was_told_of_and_comes_again_was_put_back() -> None:
 
 
 def test_where_ids_do_not_come_back_the_same_id_is_a_repeat() -> None:
-    seen = Seen(ids_come_back=False)
+    seen = Seen(shows_put_back=True)
     seen.take(message("1"), settled=True)
     assert seen.take(message("1"))[0] == []
 
 
 def test_a_producers_repeat_is_one_whatever_the_broker_was_told() -> None:
-    seen = Seen(key="body.order", ids_come_back=True)
+    seen = Seen(key="body.order")
     first, second = message("1", {"order": 7}), message("2", {"order": 7})
     seen.take(first, settled=True)
     assert seen.take(second, settled=True)[0] == []
@@ -187,16 +190,16 @@ def test_what_was_stored_before_is_recalled() -> None:
     async def recall() -> Mapping[str, float]:
         return dict(stored)
 
-    first = Seen(60, ids_come_back=False, source="s", recall=recall)
+    first = Seen(60, shows_put_back=True, source="s", recall=recall)
     first.take(message("1"), message("2"))
     assert first.stamps is not None
     assert len(set(first.stamps)) == 2
     stored.update(zip(first.stamps, (50.0, 10.0), strict=True))
-    second = Seen(60, ids_come_back=False, source="s", recall=recall)
+    second = Seen(60, shows_put_back=True, source="s", recall=recall)
     assert second.take(message("1"), message("2"), message("3"))[0] == ["3"]
     second.clock.now += 20
     assert second.take(message("2"), message("1"))[0] == ["1"], "it is older than the window"
-    other = Seen(60, ids_come_back=False, source="another", recall=recall)
+    other = Seen(60, shows_put_back=True, source="another", recall=recall)
     assert other.take(message("1"))[0] == ["1"]
 
 

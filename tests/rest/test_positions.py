@@ -304,3 +304,62 @@ async def test_assets_that_go_with_another() -> None:
     made = positions()
     attendance = Attendance("an endpoint", made, Tracks(made), lambda: frozenset(watchers))
     assert attendance.followers() == {"a": {"a", "b", "d"}, "c": {"c"}}
+
+
+async def test_a_history_goes_on_until_somebody_deletes_or_changes_what_is_stored() -> None:
+    """So what is found again is told from what was put back; the new one is stored before anything is found."""
+    store = Store()
+
+    async def history(asset: str = "a") -> str:
+        fresh = positions(store)
+        await fresh.load(asset)
+        stored = store.values[asset, "k"]["history"].partition(":")[0]
+        assert stored == fresh.of(asset).history
+        return str(stored)
+
+    begun = await history()
+    assert await history() == begun, "before anything was found"
+    read = positions(store)
+    await read.load("a")
+    read.add("a", key(1))
+    read.of("a").move_to({"after": [1.5, "é", None]})
+    await read.write()
+    assert await history() == begun
+    store.values["a", "k"]["cursor"] = {"after": [1.0]}
+    changed = await history()
+    assert changed != begun
+    assert await history() == changed
+    # An older version writes none.
+    del store.values["a", "k"]["history"]
+    older = await history()
+    assert older not in (begun, changed)
+    assert await history() == older
+    del store.values["a", "k"]
+    assert await history() not in (begun, changed, older)
+
+
+async def test_an_asset_that_goes_on_where_another_stands_is_in_its_history() -> None:
+    there = positions(Store())
+    await there.load("a")
+    await there.load("b")
+    assert there.of("a").history != there.of("b").history
+    there.copy("a", "b")
+    assert there.of("a").history == there.of("b").history
+
+
+async def test_a_changed_position_is_not_used_before_its_new_history_is_stored() -> None:
+    store = Store()
+    before = positions(store)
+    await before.load("a")
+    before.of("a").begin()
+    await before.write()
+    store.values["a", "k"]["cursor"] = "c3"
+    store.writes_left = 0
+    after = positions(store)
+    with pytest.raises(StateStoreTrouble):
+        await after.load("a")
+    store.writes_left = None
+    assert await after.load("a")
+    assert after.of("a").begun
+    assert after.of("a").cursor == "c3"
+    assert store.values["a", "k"]["history"].startswith(f"{after.of('a').history}:")

@@ -31,6 +31,14 @@ def bodies_by_asset(airflow: Airflow) -> dict[str, Counter[str]]:
     return found
 
 
+def numbers_by_asset(airflow: Airflow) -> dict[str, Counter[int]]:
+    """Which of the numbered messages each asset's stored events hold, and how often."""
+    return {
+        asset: Counter({json.loads(body)["n"]: times for body, times in bodies.items()})
+        for asset, bodies in bodies_by_asset(airflow).items()
+    }
+
+
 def assert_each_has_its_own(airflow: Airflow, sent: Collection[str]) -> None:
     """Nothing else is stored than each asset's share."""
     assert {asset: set(bodies) for asset, bodies in bodies_by_asset(airflow).items()} == shares(sent)

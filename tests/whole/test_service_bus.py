@@ -39,9 +39,9 @@ def send(server: ServiceBusServer, messages: list[ServiceBusMessage], queue: str
         sender.send_messages(messages)
 
 
-def send_numbers(server: ServiceBusServer, numbers: range) -> set[str]:
+def send_numbers(server: ServiceBusServer, numbers: range, queue: str = QUEUE) -> set[str]:
     bodies = numbered(numbers)
-    send(server, [ServiceBusMessage(body) for body in bodies])
+    send(server, [ServiceBusMessage(body) for body in bodies], queue)
     return set(bodies)
 
 

@@ -4,6 +4,7 @@
 ``session``       one connection as a member of a group
 ``membership``    what is ours in the group: rebalances, positions, commits
 ``pulse``         whether the brokers still answer, and the lag
+``histories``     what tells a repeat from what somebody put back
 ``topics``        which topics are read, and where a partition begins
 ``delivery``      a record as a delivery
 ``dead_letters``  the copy of a rejected record
@@ -152,10 +153,12 @@ class KafkaConsumer:
 
     async def receive(self, max_messages: int) -> Sequence[Delivery]:
         try:
-            found = await self._connected().poll(max_messages)
+            session = self._connected()
+            found = await session.poll(max_messages)
         except Exception as error:
             raise self._clear(error) from error
-        made = [delivery for lane, records in found.items() for delivery in deliveries_of(lane, records)]
+        history = session.membership.history
+        made = [one for lane, records in found.items() for one in deliveries_of(lane, records, history(lane))]
         return cast("list[Delivery]", made)
 
     async def settle(self, disposition: Disposition, deliveries: Sequence[Delivery]) -> Failures:
@@ -169,7 +172,7 @@ class KafkaConsumer:
         # They come in the order of their lanes, so what stays is the last of each.
         last = {delivery.lane: delivery for delivery in cast("Sequence[KafkaDelivery]", deliveries)}
         offsets = {lane: delivery.offset + 1 for lane, delivery in last.items()}
-        lost_lanes = offsets.keys() - session.membership.lanes
+        lost_lanes = {lane for lane in offsets if not session.membership.history(lane)}
         try:
             await session.membership.commit(offsets)
         except Exception as error:

@@ -32,6 +32,7 @@ class KafkaDelivery(Struct, gc=False, eq=False):
     :param timestamp: milliseconds since the epoch.
     :param timestamp_type: a key of :data:`TIMESTAMP_TYPES`.
     :param size: bytes in memory.
+    :param history: in which the partition is read (:mod:`.histories`).
     """
 
     lane: Any
@@ -42,6 +43,7 @@ class KafkaDelivery(Struct, gc=False, eq=False):
     timestamp: int | None
     timestamp_type: int | None
     size: int
+    history: str
 
     # The machine's, as in Delivery.
     delivery_count: int = 0
@@ -87,7 +89,7 @@ class KafkaDelivery(Struct, gc=False, eq=False):
         return f"<KafkaDelivery {self.id}>"
 
 
-def deliveries_of(lane: Any, records: Sequence[Any]) -> list[KafkaDelivery]:
+def deliveries_of(lane: Any, records: Sequence[Any], history: str = "") -> list[KafkaDelivery]:
     """Return aiokafka's records of one lane as deliveries."""
     return [
         KafkaDelivery(
@@ -103,6 +105,7 @@ def deliveries_of(lane: Any, records: Sequence[Any]) -> list[KafkaDelivery]:
             + record.serialized_value_size
             + record.serialized_key_size
             + (sum(len(name) + len(value or b"") for name, value in record.headers) if record.headers else 0),
+            history,
         )
         for record in records
     ]

@@ -85,6 +85,11 @@ def clear(error: Exception, *, where: str, group_id: str) -> Exception:
         )
     if isinstance(error, errors.InvalidGroupIdError):
         return SourceUnavailable(f"{group}: the brokers refuse this name.")
+    if isinstance(error, errors.OffsetMetadataTooLargeError):
+        return SourceUnavailable(
+            f"{group}: the brokers refuse a commit with some 40 bytes of metadata. Theirs is the bound: "
+            "offset.metadata.max.bytes."
+        )
     if _is_authentication(error):
         return SourceUnavailable(f"{where}: the brokers refuse the connection's credentials: {error_text(error)}")
     if isinstance(error, ssl.SSLError):

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any
 
 from airflow_provider_sharedstream.brokers.kafka.errors import NoReport, NotConnected, Rebalancing
+from airflow_provider_sharedstream.brokers.kafka.histories import metadata, new_history
 from airflow_provider_sharedstream.stream.consumer import LaneOwner
 from airflow_provider_sharedstream.stream.waiting import wait_until_set
 
@@ -53,6 +54,7 @@ class Membership:
         self._generation = -1
         self._positions: dict[Any, int] = {}
         self._committed: dict[Any, int] = {}
+        self._histories: dict[Any, str] = {}
         self._held: dict[Any, float] = {}
         self._commits: set[asyncio.Task[None]] = set()
 
@@ -109,11 +111,13 @@ class Membership:
         unbroken = self._generation > 0 and self.generation == self._generation + 1
         kept = self.lanes & lanes if unbroken else frozenset()
         lost, self.lanes = self.lanes - kept, lanes
+        self._forget(lost)
         for lane in kept:
             if (position := self._positions.get(lane)) is not None:
                 self._consumer.seek(lane, position)
-            if lane in self._held:
-                self._consumer.pause(lane)
+        # Nothing is read of a partition before its history is known.
+        for lane in self._held.keys() | self.strangers():
+            self._consumer.pause(lane)
         self._enter(Phase.MEMBER)
         self._assigned.set()
         await self._lose(lost)
@@ -130,9 +134,39 @@ class Membership:
         for lane, of_lane in records.items():
             self._positions[lane] = of_lane[-1].offset + 1
 
-    def unplaced(self) -> list[Any]:
-        """Return the lanes of ours of which nothing has been handed out and no position was set."""
-        return [lane for lane in self.lanes if lane not in self._positions]
+    def strangers(self) -> list[Any]:
+        """Return the lanes of ours whose history isn't known. They are paused."""
+        return [lane for lane in self.lanes if lane not in self._histories]
+
+    def history(self, lane: Any) -> str:
+        """Return the history in which ``lane`` is read; empty: it isn't ours, or not read yet."""
+        return self._histories.get(lane, "")
+
+    def place(self, lane: Any, offset: int, history: str) -> None:
+        """Read ``lane`` from ``offset``, in ``history``."""
+        if lane not in self.lanes:
+            return
+        self._histories[lane] = history
+        self.seek(lane, offset)
+        if self.phase is Phase.MEMBER and lane not in self._held:
+            self._consumer.resume(lane)
+
+    async def begin(self, offsets: Mapping[Any, int]) -> None:
+        """Begin a history of each lane at these offsets. It is committed before a record of it is handed out, so that
+        it goes on wherever the lane is read next.
+
+        :raises Rebalancing: not now; nothing has changed.
+        :raises NoReport: the coordinator doesn't answer.
+        """
+        generation = self.generation
+        histories = {lane: new_history() for lane in offsets}
+        for lane in offsets:
+            self._committed.pop(lane, None)
+        await self._commit(offsets, histories)
+        if self.generation != generation:
+            raise Rebalancing("the group was rebalanced meanwhile")
+        for lane, offset in offsets.items():
+            self.place(lane, offset, histories[lane])
 
     def seek(self, lane: Any, offset: int) -> None:
         """Read ``lane`` from ``offset``, if it is ours. What was fetched of it is dropped."""
@@ -177,6 +211,9 @@ class Membership:
         :raises Rebalancing: not now.
         :raises NoReport: the coordinator doesn't answer.
         """
+        await self._commit(offsets, self._histories)
+
+    async def _commit(self, offsets: Mapping[Any, int], histories: Mapping[Any, str]) -> None:
         if self.phase is Phase.JOINING:
             await self.wait_assigned(REJOIN_SECONDS)
         if self._is_out:
@@ -185,10 +222,12 @@ class Membership:
             # Without a generation the brokers might take an offset from anybody.
             raise Rebalancing("the group is being rebalanced")
         # Only forward: a commit that was slow to fail must not take a later one back.
-        news = {lane: at for lane, at in offsets.items() if lane in self.lanes and at > self._committed.get(lane, -1)}
+        ours = self.lanes & histories.keys()
+        news = {lane: at for lane, at in offsets.items() if lane in ours and at > self._committed.get(lane, -1)}
         if not news:
             return
-        committing = asyncio.create_task(self._consumer.commit(news), name="sharedstream-kafka-commit")
+        marked = {lane: (offset, metadata(histories[lane], offset)) for lane, offset in news.items()}
+        committing = asyncio.create_task(self._consumer.commit(marked), name="sharedstream-kafka-commit")
         self._commits.add(committing)
         try:
             await asyncio.wait({committing}, timeout=COMMIT_SECONDS)
@@ -205,11 +244,13 @@ class Membership:
             if lane in self.lanes:
                 self._committed[lane] = offset
 
+    def _forget(self, lanes: frozenset[Any]) -> None:
+        for of_lanes in (self._positions, self._committed, self._held, self._histories):
+            for lane in lanes:
+                of_lanes.pop(lane, None)
+
     async def _lose(self, lanes: frozenset[Any]) -> None:
-        for lane in lanes:
-            self._positions.pop(lane, None)
-            self._committed.pop(lane, None)
-            self._held.pop(lane, None)
+        self._forget(lanes)
         if lanes and (owner := self._owner()) is not None:
             await owner.lanes_revoked(lanes, 0.0)
 

@@ -124,15 +124,9 @@ class Pulse:
         return ends
 
     async def _report_lag(self, ends: Mapping[Any, int]) -> None:
-        unplaced = self._membership.unplaced()
-        committed = await self._consumer._coordinator.fetch_committed_offsets(unplaced)
-        for lane in self._membership.lanes.intersection(ends):
-            if lane not in unplaced:
-                # aiokafka's own, since it goes over the marks that transactions leave.
-                position = await self._consumer.position(lane)
-            elif lane in committed:
-                position = committed[lane].offset
-            else:
-                continue
+        placed = self._membership.lanes.difference(self._membership.strangers())
+        for lane in placed.intersection(ends):
+            # aiokafka's own, since it goes over the marks that transactions leave.
+            position = await self._consumer.position(lane)
             waiting = max(0, ends[lane] - position)
             self._metrics.gauge(metrics.LAG, waiting, lane=f"{lane.topic}-{lane.partition}")

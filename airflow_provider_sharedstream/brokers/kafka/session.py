@@ -12,14 +12,21 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_sharedstream.brokers.kafka.client import stopped, why_unreachable
-from airflow_provider_sharedstream.brokers.kafka.errors import ClientBroken, LostContact, NoReport, NotConnected
+from airflow_provider_sharedstream.brokers.kafka.errors import (
+    ClientBroken,
+    LostContact,
+    NoReport,
+    NotConnected,
+    Rebalancing,
+)
+from airflow_provider_sharedstream.brokers.kafka.histories import history_of
 from airflow_provider_sharedstream.brokers.kafka.log import calm
 from airflow_provider_sharedstream.brokers.kafka.membership import Membership, Phase
 from airflow_provider_sharedstream.brokers.kafka.pulse import Pulse
 from airflow_provider_sharedstream.brokers.kafka.topics import Beginnings, Topics
 from airflow_provider_sharedstream.connections.kafka import KafkaSettings
 from airflow_provider_sharedstream.stream.consumer import LaneOwner
-from airflow_provider_sharedstream.stream.errors import SourceUnavailable
+from airflow_provider_sharedstream.stream.errors import SourceUnavailable, error_text
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
 
 log = logging.getLogger(__name__)
@@ -186,19 +193,23 @@ class KafkaSession:
 
         try:
             await self.join()
+            if self.membership.phase is Phase.MEMBER and self.membership.strangers():
+                await self._placed(self._place())
             found = await self._getmany(most, self.membership.resume_due(WAIT_SECONDS))
         except NoOffsetForPartitionError:
+            # It is said of one that has its place by now, or gets it in a moment.
             await self._placed(self._place())
             return {}
         except OffsetOutOfRangeError as error:
-            seek = self.membership.seek
-            await self._placed(self._beginnings.return_to_range(self._consumer, error.args[0], seek))
+            await self._placed(self._beginnings.return_to_range(self._consumer, error.args[0], self.membership))
             return {}
         except Exception as error:
             # aiokafka would say the same again at once, for ever.
             self.broken = error
             raise
         self._placements = 0
+        # A partition that was lost a moment ago is its next owner's; one that came back meanwhile has yet to be placed.
+        found = {lane: records for lane, records in found.items() if self.membership.history(lane)}
         if found:
             self._pulse.heard()
             self.membership.handed_out(found)
@@ -224,22 +235,38 @@ class KafkaSession:
 
     async def _placed(self, placing: Coroutine[Any, Any, None]) -> None:
         """Place partitions. aiokafka asks for it without a pause until each has its place."""
+        from aiokafka.errors import CommitFailedError, IllegalStateError
+
         self._placements += 1
         if self._placements > MOST_PLACEMENTS:
+            placing.close()
             self.broken = ClientBroken("partitions don't stay where they are told to begin")
             raise self.broken
         try:
             await asyncio.wait_for(placing, PLACE_SECONDS)
         except asyncio.TimeoutError:
             raise NoReport(f"the brokers have not said for {PLACE_SECONDS:g} s where partitions begin") from None
+        except (Rebalancing, CommitFailedError, IllegalStateError) as error:
+            log.debug("Partitions are placed with the next poll: %s", error_text(error))
         if self._placements > 1:
             await asyncio.sleep(0.1)
 
     async def _place(self) -> None:
-        lanes = self.membership.unplaced()
+        """Find out where partitions that are new to us go on, and in which history."""
+        generation, lanes = self.membership.generation, self.membership.strangers()
         committed = await self._consumer._coordinator.fetch_committed_offsets(lanes)
+        if self.membership.generation != generation:
+            raise Rebalancing("the group was rebalanced meanwhile")
+        fresh: dict[Any, int] = {}
+        for lane, at in committed.items():
+            if (history := history_of(at)) is None:
+                fresh[lane] = at.offset
+            else:
+                self.membership.place(lane, at.offset, history)
         if without := [lane for lane in lanes if lane not in committed]:
-            await self._beginnings.place(self._consumer, without, self.membership.seek, self.membership.commit)
+            fresh |= await self._beginnings.of(self._consumer, without)
+        if fresh:
+            await self.membership.begin(fresh)
 
     def _check(self) -> None:
         """Raise what makes it useless to poll."""

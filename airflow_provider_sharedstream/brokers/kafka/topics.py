@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from airflow_provider_sharedstream.brokers.kafka.membership import Membership
 from airflow_provider_sharedstream.connections.kafka import OffsetReset
 from airflow_provider_sharedstream.stream.errors import SourceUnavailable
 
@@ -58,7 +59,7 @@ class Beginnings:
     """Where a partition begins for which the group has no offset. It lives as long as the stream, not the connection.
 
     ``latest`` means: with what is published after the stream has first looked. So the ends of a topic's partitions
-    are noted before the group is joined, and committed when a partition is first read, since another end, looked up
+    are noted before the group is joined, and committed before a partition is first read, since another end, looked up
     after a restart or by another member, would leave out what came in between. A partition that wasn't there at the
     first look, or of a topic of which the group has committed others, is read from its beginning: all in it is new.
 
@@ -88,14 +89,8 @@ class Beginnings:
                 self._ends = dict(await consumer.end_offsets(fresh))
         self._looked = True
 
-    async def place(
-        self,
-        consumer: Any,
-        lanes: Sequence[Any],
-        seek: Callable[[Any, int], None],
-        commit: Callable[[Mapping[Any, int]], Awaitable[None]],
-    ) -> None:
-        """Put the position of ``lanes``, for which there is no offset, to where they begin.
+    async def of(self, consumer: Any, lanes: Sequence[Any]) -> dict[Any, int]:
+        """Return the offsets at which ``lanes`` begin, for which there is none.
 
         :raises SourceUnavailable: with ``none``.
         """
@@ -105,20 +100,16 @@ class Beginnings:
                 f"auto_offset_reset='none': the group has no committed offset for {names}. Commit one, or choose "
                 "earliest or latest."
             )
-        at_their_end = {lane: self._ends[lane] for lane in lanes if lane in self._ends}
-        from_the_start = [lane for lane in lanes if lane not in at_their_end]
-        for lane, offset in at_their_end.items():
-            seek(lane, offset)
-        if at_their_end:
-            await commit(at_their_end)
-        if from_the_start:
-            for lane, offset in (await consumer.beginning_offsets(from_the_start)).items():
-                seek(lane, offset)
+        begins = {lane: self._ends[lane] for lane in lanes if lane in self._ends}
+        if from_the_start := [lane for lane in lanes if lane not in begins]:
+            begins |= await consumer.beginning_offsets(from_the_start)
+        return begins
 
-    async def return_to_range(self, consumer: Any, lanes: Mapping[Any, int], seek: Callable[[Any, int], None]) -> None:
+    async def return_to_range(self, consumer: Any, lanes: Mapping[Any, int], membership: Membership) -> None:
         """Go on where there still are records; say aloud what is lost.
 
         :param lanes: with the offset that isn't there.
+        :param membership: is told where they go on.
         """
         first = await consumer.beginning_offsets(list(lanes))
         end = await consumer.end_offsets(list(lanes))
@@ -133,7 +124,9 @@ class Beginnings:
                 # Even with latest: what is left has not been read.
                 goes_on = first[lane]
                 log.error("%s: retention deleted up to %d records before they were read", name, goes_on - offset)
+                membership.seek(lane, goes_on)
             else:
                 goes_on = end[lane] if self._reset == "latest" else first[lane]
                 log.error("%s ends at %d, before the offset %d to be read: it was truncated", name, end[lane], offset)
-            seek(lane, goes_on)
+                # What gets an offset from now on that was there before is another record.
+                await membership.begin({lane: goes_on})

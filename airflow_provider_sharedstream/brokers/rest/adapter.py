@@ -153,7 +153,7 @@ class RestConsumer:
                 raise NotConnected(f"{self.stream} was let go of")
             self._changed.clear()
             self._look_at_work()
-            if taken := poller.offers.take(max_messages, poller.attendance.present()):
+            if taken := poller.take(max_messages):
                 return [self._delivery(offer) for offer in taken]
             left = until - time.monotonic()
             if left <= 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from airflow_provider_sharedstream.brokers.rest.answers import Item
@@ -35,7 +35,7 @@ class Offer:
     :param checkpoint: what it holds up.
     """
 
-    __slots__ = ("checkpoints", "closed", "item", "leads", "pending", "seen", "taken_at", "watchers")
+    __slots__ = ("checkpoints", "closed", "histories", "item", "leads", "pending", "seen", "taken_at", "watchers")
 
     def __init__(self, item: Item, leads: Collection[str], checkpoint: Checkpoint) -> None:
         self.item = item
@@ -45,6 +45,8 @@ class Offer:
         self.watchers: frozenset[RestWatcher] = frozenset()
         """Who it was handed out for."""
         self.seen: set[RestWatcher] = set()
+        self.histories: Mapping[str, str] = {}
+        """Of each asset's position, when it was handed out."""
         self.closed = False
         self.pending = True
         """Whether the next page waits: until it is stored that everybody has had it, or it is given back."""

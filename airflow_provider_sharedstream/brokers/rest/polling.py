@@ -89,6 +89,17 @@ class Poller:
         self._tracks.start_over()
         self.offers.drop_waiting()
 
+    # Handing out.
+
+    def take(self, most: int) -> list[Offer]:
+        """Hand out up to ``most`` of what was found to those who are there."""
+        present = self.attendance.present()
+        histories = {watcher.lead: self._positions.of(watcher.lead).history for watcher in present}
+        taken = self.offers.take(most, present)
+        for offer in taken:
+            offer.histories = histories
+        return taken
+
     # Asking.
 
     async def read(self, fetch: Fetch) -> bool:

@@ -11,8 +11,11 @@ warns.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
+import json
 import logging
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable
 from typing import Any
@@ -26,6 +29,7 @@ log = logging.getLogger(__name__)
 SEGMENT = 1000
 """Known ids in one stored value."""
 VERSION = 1
+HISTORY_BYTES = 6
 KEY_LENGTH = KEY_BYTES * 4 // 3
 
 
@@ -42,6 +46,10 @@ class Position:
     def __init__(self, asset: str, bit: int) -> None:
         self.asset = asset
         self.bit = bit
+        self.history = new_history()
+        """What is read from here on has another one where somebody deletes or changes what is stored, so that what was
+        put back is told from a repeat.
+        """
         self.begun = False
         """Whether a first poll is behind it."""
         self.cursor: Any = None
@@ -81,8 +89,8 @@ class Position:
             self.dirty = True
 
     def head(self, stream: str, cursor_path: str | None) -> dict[str, Any]:
-        """Return what is stored besides the full segments."""
-        return {
+        """Return what is stored besides the full segments. Its history is sealed: it goes with the rest alone."""
+        head = {
             "version": VERSION,
             "stream": stream,
             "begun": self.begun,
@@ -93,6 +101,7 @@ class Position:
             "known": "".join(self.filling),
             "slots": list(self.full),
         }
+        return {**head, "history": f"{self.history}:{_seal(head)}"}
 
     def free_slot(self) -> int:
         """Return a slot that neither what is stored nor what will be refers to."""
@@ -173,6 +182,7 @@ class Positions:
         origin, position = self.of(source), self.of(target)
         for key in [key for key, bits in self._known.items() if bits & origin.bit]:
             self.add(target, key)
+        position.history = origin.history
         position.move_to(origin.cursor)
         position.change_to(origin.fingerprint, origin.changes)
         if origin.begun:
@@ -212,6 +222,12 @@ class Positions:
                 f"the position that asset {asset!r} has stored under {self._key!r} can't be understood "
                 f"({type(error).__name__}: {error}); delete it to start over"
             ) from error
+        if (history := _history_of(head)) is None:
+            # Somebody has put another position there. That has to be stored before an item is found from here on.
+            position.history = new_history()
+            await self._write(position)
+        else:
+            position.history = history
         return True
 
     def _forget(self, position: Position) -> None:
@@ -287,6 +303,22 @@ class Positions:
             dropped = position.full.pop(oldest)
             # What is still listed must be remembered, however long ago it came.
             position.filling += [key for key in dropped if self._known.get(key, 0) & position.bit]
+
+
+def new_history() -> str:
+    """Return the name of a history."""
+    return secrets.token_urlsafe(HISTORY_BYTES)
+
+
+def _history_of(head: dict[str, Any]) -> str | None:
+    """Return the history of a stored position; None: it isn't of our making, or of an older version's."""
+    rest = dict(head)
+    history, _, seal = str(rest.pop("history", "")).partition(":")
+    return history if history and seal == _seal(rest) else None
+
+
+def _seal(head: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(head, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _keys(joined: str) -> list[str]:
