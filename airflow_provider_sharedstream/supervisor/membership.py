@@ -1,8 +1,9 @@
 """Who belongs to each stream, and who has left it for a moment only.
 
 When a watcher's arguments change in its Dag file, Airflow deletes its trigger at one parse and makes the new one at the
-next. What arrives in between is for the new one to see, so the stream waits for it: as long as the asset has a Dag that
-is active and not paused, until a new trigger watches for it, or that Dag has been parsed twice more without one.
+next. What arrives in between is for the new one to see, so the streams of its source wait for it: as long as the asset
+has a Dag that is active and not paused, until a new trigger watches for it, or that Dag has been parsed twice more
+without one.
 
 A triggerer that is started in between can't remember the old trigger. It asks once what the stored Dags declare.
 """
@@ -32,6 +33,7 @@ class Member(NamedTuple):
 
     :param trigger_id: its row.
     :param stream: its stream's name on the roster.
+    :param source: the name of its source.
     :param owner: the triggerer that its source belongs to.
     :param links: what it watches for.
     :param name: assets and watchers, for logs.
@@ -39,6 +41,7 @@ class Member(NamedTuple):
 
     trigger_id: int
     stream: str
+    source: str
     owner: int | None
     links: frozenset[Link]
     name: str
@@ -57,6 +60,7 @@ class _Known:
 class _Departure:
     trigger_id: int
     stream: str
+    source: str
     name: str
     links: frozenset[Link]
     """Those that nothing has taken the place of yet."""
@@ -131,7 +135,9 @@ class Membership:
         return _Known(member, known.since, {link: known.came.get(link, read_at) for link in member.links})
 
     def _depart(self, member: Member, links: frozenset[Link], read_at: float) -> None:
-        departure = _Departure(member.trigger_id, member.stream, member.name, links, self._read_at, read_at)
+        departure = _Departure(
+            member.trigger_id, member.stream, member.source, member.name, links, self._read_at, read_at
+        )
         self._departures.append(departure)
 
     def _wait_for_successors(
@@ -167,15 +173,18 @@ class Membership:
 
     def _streams(self) -> dict[str, StreamRoster]:
         owners: dict[str, int | None] = {}
+        sources: dict[str, set[str]] = {}
         members: dict[str, dict[int, Listed]] = {}
         departed: dict[str, dict[int, Departed]] = {}
         for number, known in self._known.items():
             stream = known.member.stream
             owners[stream] = known.member.owner
+            sources.setdefault(known.member.source, set()).add(stream)
             members.setdefault(stream, {})[number] = Listed(known.since, known.member.name)
         for departure in self._departures:
-            entry = Departed(departure.until, departure.name)
-            departed.setdefault(departure.stream, {})[departure.trigger_id] = entry
+            # Its successor's stream may be another: that of its siblings, whose arguments it had not.
+            for stream in {departure.stream, *sources.get(departure.source, ())}:
+                departed.setdefault(stream, {})[departure.trigger_id] = Departed(departure.until, departure.name)
         return {
             stream: StreamRoster(owners.get(stream), members.get(stream, {}), departed.get(stream, {}))
             for stream in members.keys() | departed.keys()

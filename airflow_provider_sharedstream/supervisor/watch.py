@@ -106,7 +106,7 @@ class CohortWatch:
             )
 
         members = (
-            Member(row.trigger_id, identity.stream, owners[_place(row, identity)], row.links, row.name)
+            Member(row.trigger_id, identity.stream, identity.source, owners[_place(row, identity)], row.links, row.name)
             for row, identity in ours
         )
         write_roster(self.path, self._membership.update(members, read_at, watched_assets))
@@ -143,7 +143,7 @@ class CohortWatch:
             name = f"{one.asset}/{one.watcher}"
             if (identity := identify(name, one.classpath, tables.decode_arguments(one.arguments))) is not None:
                 links = frozenset({Link(asset_id, one.watcher)})
-                members.append(Member(-len(members) - 1, identity.stream, None, links, name))
+                members.append(Member(-len(members) - 1, *identity, None, links, name))
         return members
 
     def _read_dags(self, session: Session, asset_ids: set[int]) -> None:

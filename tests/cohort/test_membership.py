@@ -26,10 +26,10 @@ class Airflow:
         self.now = 100.0
         self.asked = 0
 
-    def add(self, number: int, *links: tuple[int, str], stream: str = "s") -> None:
+    def add(self, number: int, *links: tuple[int, str], stream: str = "s", source: str = "queue") -> None:
         names = ", ".join(f"asset{asset}/{watcher}" for asset, watcher in links)
         held = frozenset(Link(asset, watcher) for asset, watcher in links)
-        self.members[number] = Member(number, stream, 7, held, names)
+        self.members[number] = Member(number, stream, source, 7, held, names)
         for asset, _ in links:
             self.parsed.setdefault(asset, NOON)
 
@@ -185,12 +185,34 @@ def test_a_trigger_of_two_assets_that_loses_one() -> None:
     assert not airflow.stream().departed
 
 
+def test_every_stream_of_the_source_waits_for_who_comes_back_to_another_stream() -> None:
+    """Of two watchers whose arguments differed, one is given the other's."""
+    airflow = Airflow()
+    airflow.add(1, (5, "w"), stream="ours")
+    airflow.add(2, (6, "w"), stream="theirs")
+    airflow.add(3, (7, "w"), stream="elsewhere", source="another queue")
+    airflow.read()
+    del airflow.members[2]
+    streams = airflow.read().streams
+    gone = {2: Departed(101.0, "asset6/w")}
+    assert {name: stream.departed for name, stream in streams.items()} == {
+        "ours": gone,
+        "theirs": gone,
+        "elsewhere": {},
+    }
+    airflow.add(4, (6, "w"), stream="ours")
+    streams = airflow.read().streams
+    assert not any(stream.departed for stream in streams.values())
+    assert set(streams["ours"].members) == {1, 4}
+
+
 def test_who_is_declared_and_has_no_trigger_at_the_start_is_waited_for() -> None:
     airflow = Airflow()
     airflow.add(1, (5, "w"))
     airflow.parsed[6] = NOON
     links = [frozenset({Link(asset, "w")}) for asset in (5, 6)]
-    airflow.membership.expect([Member(-n, "s", None, links[n], f"asset{5 + n}/w") for n in (0, 1)], airflow.now + 1)
+    declared = [Member(-n, "s", "queue", None, links[n], f"asset{5 + n}/w") for n in (0, 1)]
+    airflow.membership.expect(declared, airflow.now + 1)
     stream = airflow.stream()
     assert stream.departed == {-1: Departed(0.0, "asset6/w")}
     assert set(stream.members) == {1}
