@@ -35,9 +35,8 @@ MOST_REMEMBERED = 100_000
 LONGEST_UNDER_WAY_SECONDS = 3600.0
 """An event that hasn't been stored in that time never will: Airflow waits 300 s unless it is told otherwise."""
 
-KEY_BYTES = 12
-
-ID_BYTES = 6
+KEY_BYTES, ID_BYTES = 12, 6
+"""Of hashes, kept to know a value and an id by."""
 
 Recall = Callable[[], Awaitable[Mapping[str, float]]]
 """Returns the stamps of stored events, with how many seconds ago they were stored."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from airflow_provider_sharedstream.brokers.kafka.histories import history_of, metadata, new_history
 from airflow_provider_sharedstream.stream.disposition import Disposition
 from tests.airflow_loop import triggerer, until
-from tests.kafka.conftest import Kafka, Topic, lanes, other_member
+from tests.kafka.conftest import Kafka, Topic, connect, lanes, other_member
 from tests.kafka.test_rebalance import Revocations, connected, lanes_of, poll_until
 from tests.kafka.test_stream import emptied
 
@@ -118,6 +120,26 @@ async def test_a_group_of_an_older_version_goes_on_and_loses_nothing(kafka: Kafk
         await until(emptied(topic), "everything committed")
         assert sorted(body["n"] for body in watcher.bodies) == list(range(300, 400))
     assert None not in map(history_of, (await committed(topic)).values())
+
+
+async def test_a_watcher_that_remembers_gets_what_was_set_back_meanwhile(kafka: Kafka) -> None:
+    """The group threw it out, since its event loop was blocked; its memory is as it was."""
+    connect(kafka.server, "kafka_thrown_out", {"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"})
+    topic = await filled(kafka)
+    topic.conn_id = "kafka_thrown_out"
+
+    def set_back() -> None:
+        time.sleep(4)
+        asyncio.run(commit(topic, 3))
+
+    async with triggerer() as running:
+        watcher = running.start(topic.trigger(dedupe_window_seconds=3600.0))
+        await until(emptied(topic), "everything committed")
+        with ThreadPoolExecutor() as pool:
+            pool.submit(set_back).result()
+        await until(lambda: len(watcher.ids) >= 17, "what was set back")
+        await until(emptied(topic), "everything committed again")
+        assert Counter(body["n"] for body in watcher.bodies) == {n: 1 if n < 3 else 2 for n in range(10)}
 
 
 async def test_what_is_kept_in_a_rebalance_keeps_it_and_what_moves_takes_it_along(kafka: Kafka) -> None:

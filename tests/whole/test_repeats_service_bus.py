@@ -49,7 +49,7 @@ def test_kills_between_storing_and_completing(tmp_path: Path) -> None:
                     }
 
                 again = 0
-                for kill in range(3):
+                for kill in range(2):
                     new = range(50 * kill, 50 * kill + 50)
                     send_numbers(server, new, queue=QUEUE)
                     limit = time.monotonic() + 120
@@ -68,7 +68,7 @@ def test_kills_between_storing_and_completing(tmp_path: Path) -> None:
                     assert found["durable"] == dict.fromkeys(new, 1)
                     assert min(found["plain"].values()) >= 1
                     again += sum(found["plain"].values()) - len(new)
-                print(f"\n{again} of 150 messages came twice")
+                print(f"\n{again} of 100 messages came twice")
                 assert again > 0, "no kill hit anything stored: this shows little"
 
                 # What somebody sends again is no repeat.
