@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import logging
@@ -9,13 +10,14 @@ import os
 import re
 import ssl
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage, ServiceBusSender
 from azure.servicebus.exceptions import MessageSizeExceededError
 
+from airflow_provider_sharedstream.triggers.service_bus import ServiceBusSharedStreamTrigger
 from services.kafka_certificates import Certificates
 from services.process import ServiceUnavailable
 from services.proxy import TcpProxy
@@ -135,6 +137,24 @@ def through(connection_string: str, port: int) -> str:
 
 def body_of(message: ServiceBusReceivedMessage) -> str:
     return b"".join(message.body).decode()
+
+
+def trigger(queue: str, **arguments: Any) -> ServiceBusSharedStreamTrigger:
+    """A trigger on a queue."""
+    return ServiceBusSharedStreamTrigger(queue, azure_service_bus_conn_id=ServiceBus.conn_id, **arguments)
+
+
+async def send(service_bus: ServiceBus, entity: str, bodies: list[Any], **more: Any) -> None:
+    await asyncio.to_thread(service_bus.send, entity, bodies, **more)
+
+
+def emptied(service_bus: ServiceBus, path: str) -> Callable[[], Awaitable[bool]]:
+    """A condition: nothing is owed there."""
+
+    async def is_empty() -> bool:
+        return await asyncio.to_thread(service_bus.server.pending, path) == 0
+
+    return is_empty
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import time
 import pytest
 
 from tests.airflow_loop import triggerer, until
-from tests.service_bus.conftest import ServiceBus
-from tests.service_bus.test_stream import emptied, send, trigger
+from tests.service_bus.conftest import ServiceBus, emptied, send, trigger
 
 
 @pytest.fixture(autouse=True)

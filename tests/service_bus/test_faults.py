@@ -26,8 +26,8 @@ from tests.airflow_loop import repeated, triggerer, until
 from tests.conformance.suite import receive_all
 from tests.emulators.service_bus import RemoteControl
 from tests.service_bus import filters
-from tests.service_bus.conftest import ServiceBus
-from tests.service_bus.test_stream import FILTERS, emptied, send, trigger
+from tests.service_bus.conftest import ServiceBus, emptied, send, trigger
+from tests.service_bus.test_stream import FILTERS
 
 
 @pytest.fixture(autouse=True)

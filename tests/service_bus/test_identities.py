@@ -18,15 +18,15 @@ from services.kafka_certificates import Certificates
 from services.proxy import TcpProxy
 from tests.emulators.service_bus import RemoteControl
 from tests.emulators.service_bus.tokens import LISTEN
-from tests.service_bus.conftest import ServiceBus
+from tests.service_bus.conftest import ServiceBus, trigger
 from tests.service_bus.tokens import MANAGED_PATH, TokenServer
-from tests.service_bus.triggerers import Triggerer, wait
+from tests.triggerer_process import TriggererProcess, wait
 
 NAMESPACE = "contoso.servicebus.windows.net"
 TENANT = "00000000-0000-0000-0000-000000000001"
 SECRET = "a secret"
 
-Start = Callable[..., Triggerer]
+Start = Callable[..., TriggererProcess]
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def start(
     """Starts a triggerer that has nothing but the connection's fields and the environment given."""
     with ExitStack() as fronts:
 
-        def make(queue: str, env: Mapping[str, str], *, extra: Mapping[str, str], **fields: str) -> Triggerer:
+        def make(queue: str, env: Mapping[str, str], *, extra: Mapping[str, str], **fields: str) -> TriggererProcess:
             websocket = extra.get("transport_type") == "websocket"
             front = fronts.enter_context(TcpProxy(orders.open_websocket() if websocket else orders.port, tls=tls))
             way = {
@@ -62,7 +62,7 @@ def start(
                 "AZURE_AUTHORITY_HOST": tokens.url,
                 "SSL_CERT_FILE": str(certificates.ca_file),
             }
-            return Triggerer(tmp_path / "triggerer", queue, env={**own, **env})
+            return TriggererProcess(tmp_path / "triggerer", trigger(queue), env={**own, **env})
 
         yield make
 
@@ -75,10 +75,10 @@ def _nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("IDENTITY_ENDPOINT", raising=False)
 
 
-def receives(service_bus: ServiceBus, queue: str, triggerer: Triggerer) -> None:
+def receives(service_bus: ServiceBus, queue: str, triggerer: TriggererProcess) -> None:
     """Assert that a message comes to it, and is completed."""
     service_bus.send(queue, [{"n": 1}])
-    wait(lambda: triggerer.stored == [{"n": 1}], "the message")
+    wait(lambda: triggerer.bodies == [{"n": 1}], "the message")
     wait(lambda: service_bus.server.pending(queue) == 0, "an empty queue")
 
 

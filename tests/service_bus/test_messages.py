@@ -14,8 +14,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from tests.airflow_loop import Watcher, triggerer, until
-from tests.service_bus.conftest import ServiceBus
-from tests.service_bus.test_stream import emptied, trigger
+from tests.service_bus.conftest import ServiceBus, emptied, trigger
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,7 @@ from airflow_provider_sharedstream.stream.errors import InvalidArgument, SourceU
 from airflow_provider_sharedstream.triggers.service_bus import ServiceBusSharedStreamTrigger
 from tests.airflow_loop import triggerer, until
 from tests.emulators.service_bus import RemoteControl
-from tests.service_bus.conftest import ServiceBus, through
-from tests.service_bus.test_stream import emptied, send, trigger
+from tests.service_bus.conftest import ServiceBus, emptied, send, through, trigger
 
 Connect = Callable[[dict[str, Any]], str]
 

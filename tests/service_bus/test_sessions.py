@@ -15,9 +15,9 @@ from tests.conformance.harness import Faults
 from tests.conformance.suite import numbered, producer_of, watch
 from tests.emulators.service_bus import RemoteControl
 from tests.service_bus import filters
-from tests.service_bus.conftest import ServiceBus
+from tests.service_bus.conftest import ServiceBus, emptied, send, trigger
 from tests.service_bus.test_conformance import ServiceBusSource
-from tests.service_bus.test_stream import FILTERS, emptied, send, trigger
+from tests.service_bus.test_stream import FILTERS
 
 SUITE_FILTERS = suite_filters.__name__
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
 from airflow_provider_sharedstream.triggers.service_bus import ServiceBusSharedStreamTrigger
 from tests.airflow_loop import triggerer, until
-from tests.service_bus.conftest import ServiceBus, body_of
+from tests.service_bus.conftest import ServiceBus, body_of, emptied, send, trigger
 
 FILTERS = "tests.service_bus.filters"
 
@@ -19,21 +17,6 @@ FILTERS = "tests.service_bus.filters"
 @pytest.fixture(autouse=True)
 def _no_join_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__SHAREDSTREAM__JOIN_GRACE_SECONDS", "0.5")
-
-
-def trigger(queue: str, **arguments: Any) -> ServiceBusSharedStreamTrigger:
-    return ServiceBusSharedStreamTrigger(queue, azure_service_bus_conn_id=ServiceBus.conn_id, **arguments)
-
-
-async def send(service_bus: ServiceBus, entity: str, bodies: list[Any], **more: Any) -> None:
-    await asyncio.to_thread(service_bus.send, entity, bodies, **more)
-
-
-def emptied(service_bus: ServiceBus, path: str) -> Callable[[], Awaitable[bool]]:
-    async def is_empty() -> bool:
-        return await asyncio.to_thread(service_bus.server.pending, path) == 0
-
-    return is_empty
 
 
 async def test_twenty_watchers_are_one_connection_that_costs_little_while_idle(service_bus: ServiceBus) -> None:
