@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -227,8 +226,7 @@ def _emit(message: Message, made: Any) -> Applied:
     if isinstance(made, Message):
         return Applied(
             Kind.EMIT,
-            replace(
-                message,
+            message.replace(
                 body=storable(made.body),
                 headers=described(made.headers),
                 key=None if made.key is None else visible_text(str(made.key)),
@@ -239,7 +237,7 @@ def _emit(message: Message, made: Any) -> Applied:
     attributes = message.attributes
     if made is not message.body and "body_encoding" in attributes:
         attributes = {name: value for name, value in attributes.items() if name != "body_encoding"}
-    return Applied(Kind.EMIT, replace(message, body=body, attributes=attributes))
+    return Applied(Kind.EMIT, message.replace(body=body, attributes=attributes))
 
 
 def _look_at(future: asyncio.Future[Any]) -> None:

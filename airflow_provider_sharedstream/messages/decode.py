@@ -6,11 +6,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from airflow_provider_sharedstream.messages import bodies
 from airflow_provider_sharedstream.messages.bodies import Decoded, short_text
 from airflow_provider_sharedstream.messages.callables import is_async, resolve
 from airflow_provider_sharedstream.messages.cloud_events import require_sdk
-from airflow_provider_sharedstream.messages.content_type import NOTHING_DECLARED, Declared, declared_by
+from airflow_provider_sharedstream.messages.content_type import Declared, declared_by
 from airflow_provider_sharedstream.messages.payload import base64_text, described, storable, visible_text
 from airflow_provider_sharedstream.messages.registry import DEFAULT_CONNECTION, registry_of, require_client
 from airflow_provider_sharedstream.messages.unwrap import check_names, unwrapped
@@ -40,6 +42,16 @@ class _Failure(NamedTuple):
     """What is kept of a failure, so that the next watcher doesn't run into it again."""
 
     reason: str
+
+
+class _Known(Struct, gc=False):
+    """What one way of decoding has made of a delivery, and before it others. As small as can be, and nothing for the
+    garbage collector: there is one for each message.
+    """
+
+    spec: Hashable
+    made: tuple[Message, ...] | _Failure
+    others: _Known | None
 
 
 class Decoder:
@@ -111,16 +123,15 @@ class Decoder:
         registry = registry_of(self._registry)
         async with registry.lock:
             for delivery in deliveries:
-                known = self._known(delivery)
-                if self.spec in known:
+                if self._known(delivery) is not None:
                     continue
                 try:
                     declared = declared_by(delivery.headers, delivery.attributes)
                     body = delivery.body
                     made = None if body is None else await registry.decode(bodies.raw_bytes(body, declared))
-                    known[self.spec] = self._messages(delivery, Decoded(made))
+                    self._keep(delivery, self._messages(delivery, Decoded(made)))
                 except UndecodableMessage as error:
-                    known[self.spec] = _Failure(str(error))
+                    self._keep(delivery, _Failure(str(error)))
 
     def messages_of(self, delivery: Delivery) -> tuple[Message, ...]:
         """Return the messages of ``delivery``; decoded at the first call only.
@@ -128,8 +139,7 @@ class Decoder:
         :raises UndecodableMessage: with the reason; again at every call.
         :raises InvalidArgument: what ``decode`` names can't be imported: not the message's fault.
         """
-        known = self._known(delivery)
-        made: tuple[Message, ...] | _Failure | None = known.get(self.spec)
+        made = self._known(delivery)
         if made is None:
             if self._registry is not None:
                 raise RuntimeError(f"decode={self.decode!r} decodes in prepare()")
@@ -137,31 +147,31 @@ class Decoder:
                 made = self._messages(delivery)
             except UndecodableMessage as error:
                 made = _Failure(str(error))
-            known[self.spec] = made
+            self._keep(delivery, made)
         if isinstance(made, _Failure):
             raise UndecodableMessage(made.reason)
         return made
 
-    @staticmethod
-    def _known(delivery: Delivery) -> dict[Hashable, Any]:
-        if delivery.decoded is None:
-            delivery.decoded = {}
-        return delivery.decoded
+    def _known(self, delivery: Delivery) -> tuple[Message, ...] | _Failure | None:
+        known: _Known | None = delivery.decoded
+        while known is not None and known.spec != self.spec:
+            known = known.others
+        return None if known is None else known.made
+
+    def _keep(self, delivery: Delivery, made: tuple[Message, ...] | _Failure) -> None:
+        delivery.decoded = _Known(self.spec, made, delivery.decoded)
 
     def _messages(self, delivery: Delivery, decoded: Decoded | None = None) -> tuple[Message, ...]:
         message = self._message(delivery, decoded)
         return unwrapped(message, self.unwrap, self._body) if self.unwrap else (message,)
 
     def _message(self, delivery: Delivery, decoded: Decoded | None) -> Message:
-        attributes = delivery.attributes
+        # Each asked for once: some adapters make them on demand.
+        headers, attributes = delivery.headers, delivery.attributes
+        declared = declared_by(headers, attributes)
+        body, encoding = decoded or self._body(delivery.body, declared, headers)
         notes: dict[str, Any] = {}
-        if delivery.headers or attributes:
-            declared = declared_by(delivery.headers, attributes)
-            headers = _storable_headers(delivery.headers, notes)
-        else:
-            declared = NOTHING_DECLARED
-            headers = delivery.headers
-        body, encoding = decoded or self._body(delivery.body, declared, delivery.headers)
+        headers = _storable_headers(headers, notes)
         if encoding is not None:
             notes[BODY_ENCODING] = encoding
         key = delivery.key

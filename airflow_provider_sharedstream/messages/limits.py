@@ -7,7 +7,6 @@ megabyte times events times tasks through the API server.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -45,7 +44,7 @@ def without_body(measured: Sized) -> Sized:
     """
     message, _ = measured
     body_bytes = len(_encode(message.body))
-    return sized(replace(message, body=None, attributes={**message.attributes, BODY_OMITTED: {"bytes": body_bytes}}))
+    return sized(message.replace(body=None, attributes={**message.attributes, BODY_OMITTED: {"bytes": body_bytes}}))
 
 
 def split(measured: Sequence[Sized], max_payload_bytes: int | None) -> list[list[Message]]:

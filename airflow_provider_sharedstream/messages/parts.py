@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -27,12 +26,12 @@ def opened(message: Message, name: str, notes: Mapping[str, Any], decoded: Decod
     attributes[name] = {key: value for key, value in notes.items() if value is not None}
     if decoded.encoding is not None:
         attributes["body_encoding"] = decoded.encoding
-    return replace(message, body=decoded.body, attributes=attributes)
+    return message.replace(body=decoded.body, attributes=attributes)
 
 
 def numbered(messages: Sequence[Message]) -> list[Message]:
     """Return the messages of one delivery, each with an id of its own."""
-    return [replace(message, id=f"{message.id}#{number}") for number, message in enumerate(messages)]
+    return [message.replace(id=f"{message.id}#{number}") for number, message in enumerate(messages)]
 
 
 def moment_of(text: Any) -> datetime | None:

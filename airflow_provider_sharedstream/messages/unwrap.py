@@ -8,7 +8,6 @@ them are settled together.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -44,8 +43,8 @@ def sns(message: Message, inner: Inner) -> Sequence[Message] | None:
     decoded = inner(text, NOTHING_DECLARED, headers) if isinstance(text, str) else Decoded(text)
     made = opened(message, "sns", notes, decoded)
     if encoded:
-        made = replace(made, attributes={**made.attributes, "header_encoding": encoded})
-    return [replace(made, headers=headers, published_at=moment_of(body.get("Timestamp")) or message.published_at)]
+        made = made.replace(attributes={**made.attributes, "header_encoding": encoded})
+    return [made.replace(headers=headers, published_at=moment_of(body.get("Timestamp")) or message.published_at)]
 
 
 def s3(message: Message, inner: Inner) -> Sequence[Message] | None:

@@ -103,8 +103,8 @@ class Delivery:
         """Its copy is in the dead-letter place already; what is left is to accept the original."""
         self.settled: bool | None = None
         """Whether the broker has taken the word that it is done with; False: it comes again; None: not told yet."""
-        self.decoded: dict[Hashable, Any] | None = None
-        """Decoded messages by decoder, so that twenty watchers decode once."""
+        self.decoded: Any = None
+        """The decoders' own: what they have made of it, so that twenty watchers decode once."""
 
     def __repr__(self) -> str:
         return f"<Delivery {self.id} of lane {self.lane!r}>"

@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 from airflow_provider_sharedstream.messages import Message, RejectMessage
@@ -41,7 +40,7 @@ def decide(message: Message) -> Any:
         case "tuple":
             return (1, 2)
         case "message":
-            return replace(message, body="new", headers={"h": b"x"}, attributes={"a": 1})
+            return message.replace(body="new", headers={"h": b"x"}, attributes={"a": 1})
         case "bad str":
             raise Awkward
     return message.body
@@ -53,7 +52,7 @@ class Awkward(Exception):
 
 
 def by_key(message: Message) -> Any:
-    return decide(replace(message, body=message.attributes["s3"]["key"]))
+    return decide(message.replace(body=message.attributes["s3"]["key"]))
 
 
 async def decide_async(message: Message) -> Any:

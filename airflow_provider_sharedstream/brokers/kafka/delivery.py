@@ -57,7 +57,7 @@ class KafkaDelivery(Struct, gc=False, eq=False):
     rejected_by: tuple[str, ...] = ()
     parked: bool = False
     settled: bool | None = None
-    decoded: dict[Any, Any] | None = None
+    decoded: Any = None
 
     @property
     def id(self) -> str:
