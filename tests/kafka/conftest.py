@@ -173,6 +173,15 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
         yield Kafka(server)
 
 
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """One with every way in."""
+    # A connection is closed when its token has run out, or after five seconds.
+    settings = {"connections.max.reauth.ms": "5000"}
+    with KafkaServer(tmp_path_factory.mktemp("kafka-secure"), secure=True, settings=settings) as started:
+        yield started
+
+
 @pytest.fixture(autouse=True)
 def _no_join_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__SHAREDSTREAM__JOIN_GRACE_SECONDS", "0.5")

@@ -3,132 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import contextlib
-import json
 import logging
 import re
-import threading
-import urllib.parse
-from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_provider_sharedstream.brokers.kafka.adapter import KafkaConsumer
-from airflow_provider_sharedstream.connections.kafka_tokens import google_token, token_provider
 from airflow_provider_sharedstream.stream.disposition import Disposition
 from airflow_provider_sharedstream.stream.errors import SourceUnavailable
-from services.kafka import USERS, KafkaServer, unsecured_token
+from services.kafka import KafkaServer
 from services.kafka_certificates import Certificates
 from services.process import free_port
 from tests.airflow_loop import triggerer, until
-from tests.kafka.conftest import QUICK, Kafka, Topic
+from tests.kafka.conftest import Kafka
+from tests.kafka.ways import CONN_ID, Issuer, connect, refusal, sasl, way_in, without
 
-CONN_ID = "kafka_secure"
 WAYS = ["plain text", "tls", "inline tls", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "function", "async", "oidc"]
-
-
-@pytest.fixture(name="server", scope="module")
-def fixture_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    # A connection is closed when its token has run out, or after five seconds.
-    settings = {"connections.max.reauth.ms": "5000"}
-    with KafkaServer(tmp_path_factory.mktemp("kafka-secure"), secure=True, settings=settings) as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def _allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ", ".join(
-        f"tests.kafka.tokens.{name}" for name in ("for_alice", "for_alice_async", "broken", "expired", "no_such")
-    )
-    monkeypatch.setenv("AIRFLOW__APACHE_KAFKA__CALLBACK_ALLOWLIST", names)
-
-
-def connect(monkeypatch: pytest.MonkeyPatch, extra: Mapping[str, Any]) -> None:
-    monkeypatch.setenv(
-        f"AIRFLOW_CONN_{CONN_ID.upper()}", json.dumps({"conn_type": "kafka", "extra": {**QUICK, **extra}})
-    )
-
-
-@contextlib.contextmanager
-def issuer(valid_seconds: int = 3600) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """An endpoint that gives tokens to the client `me` with the secret `s3cret`."""
-    asked: list[dict[str, Any]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            form = self.rfile.read(int(self.headers["content-length"])).decode()
-            asked.append({**dict(urllib.parse.parse_qsl(form)), "authorization": self.headers["authorization"]})
-            right = self.headers["authorization"] == "Basic bWU6czNjcmV0"
-            token = {"access_token": unsecured_token("alice", valid_seconds=valid_seconds), "expires_in": valid_seconds}
-            answer = token if right else {"error": "who?"}
-            body = json.dumps(answer).encode()
-            self.send_response(200 if right else 401)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/token", asked
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def sasl(server: KafkaServer, **more: Any) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": server.secure_bootstrap,
-        "security.protocol": "SASL_SSL",
-        "ssl.ca.location": str(server.ca_file),
-        **{key.replace("_", "."): value for key, value in more.items()},
-    }
-
-
-def way_in(server: KafkaServer, way: str, token_url: str = "") -> dict[str, Any]:
-    if way == "plain text":
-        return {"bootstrap.servers": server.bootstrap}
-    tls = {"bootstrap.servers": server.ssl_bootstrap, "security.protocol": "ssl"}
-    if way == "tls":
-        issued = server.issue("alice")
-        return tls | {
-            "ssl.ca.location": str(server.ca_file),
-            "ssl.certificate.location": str(issued.certificate_file),
-            "ssl.key.location": str(issued.key_file),
-        }
-    if way == "inline tls":
-        issued = server.issue("alice", password="k3y")
-        return tls | {
-            "ssl.ca.pem": server.ca_file.read_text(),
-            "ssl.certificate.pem": issued.certificate_file.read_text(),
-            "ssl.key.pem": issued.key_file.read_text(),
-            "ssl.key.password": "k3y",
-        }
-    if way == "function":
-        return sasl(server, sasl_mechanism="OAUTHBEARER") | {
-            "oauth_cb": "tests.kafka.tokens.for_alice",
-            "sasl.oauthbearer.config": "the config",
-        }
-    if way == "async":
-        return sasl(server, sasl_mechanisms="OAUTHBEARER") | {"oauth_cb": "tests.kafka.tokens.for_alice_async"}
-    if way == "oidc":
-        return sasl(server, sasl_mechanism="OAUTHBEARER") | {
-            "sasl.oauthbearer.method": "oidc",
-            "sasl.oauthbearer.client.id": "me",
-            "sasl.oauthbearer.client.secret": "s3cret",
-            "sasl.oauthbearer.scope": "kafka",
-            "sasl.oauthbearer.token.endpoint.url": token_url,
-        }
-    return sasl(server, sasl_mechanism=way, sasl_username="alice", sasl_password=USERS["alice"])
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -136,8 +27,8 @@ async def test_every_way_in(server: KafkaServer, monkeypatch: pytest.MonkeyPatch
     """To read, to commit, and to write dead letters."""
     topic = await Kafka(server).topic(2)
     await topic.send_json([{"n": n} for n in range(10)])
-    with issuer() as (url, asked):
-        connect(monkeypatch, way_in(server, way, url))
+    with Issuer() as issuer:
+        connect(monkeypatch, way_in(server, way, issuer.url))
         consumer = topic.consumer(kafka_config_id=CONN_ID)
         await consumer.connect()
         found: list[Any] = []
@@ -147,30 +38,11 @@ async def test_every_way_in(server: KafkaServer, monkeypatch: pytest.MonkeyPatch
         assert not await consumer.settle(Disposition.ACCEPT, found)
         await consumer.close()
         if way == "oidc":
-            assert asked
-            assert asked[0]["grant_type"] == "client_credentials"
-            assert asked[0]["scope"] == "kafka"
+            assert issuer.asked
+            assert issuer.asked[0]["grant_type"] == "client_credentials"
+            assert issuer.asked[0]["scope"] == "kafka"
     assert await topic.pending() == 0
     assert len(await topic.dead_letters()) == 3
-
-
-def _without(given: dict[str, Any], *keys: str) -> dict[str, Any]:
-    return {key: value for key, value in given.items() if key not in keys}
-
-
-async def refusal(topic: Topic, monkeypatch: pytest.MonkeyPatch, extra: Mapping[str, Any]) -> Exception:
-    """What connecting, or the first receive, says."""
-    connect(monkeypatch, extra)
-    consumer = topic.consumer(kafka_config_id=CONN_ID)
-    try:
-        await consumer.connect()
-        await consumer.receive(1)
-        await consumer.receive(1)
-    except Exception as error:
-        return error
-    finally:
-        await consumer.close()
-    raise AssertionError("it was let in")
 
 
 WRONG: dict[str, tuple[Any, str]] = {
@@ -195,15 +67,15 @@ WRONG: dict[str, tuple[Any, str]] = {
         "oauth_cb='tests.kafka.tokens.no_such' can't be imported",
     ),
     "no way to get a token": (
-        lambda server: _without(way_in(server, "async"), "oauth_cb"),
+        lambda server: without(way_in(server, "async"), "oauth_cb"),
         "OAUTHBEARER needs a token: set sasl.oauthbearer.method=oidc, or oauth_cb",
     ),
     "a mechanism that the brokers don't have": (
         lambda server: way_in(server, "PLAIN") | {"sasl.mechanism": "SCRAM-SHA-1"},
         "sasl.mechanism='SCRAM-SHA-1': expected PLAIN",
     ),
-    "no mechanism": (lambda server: _without(way_in(server, "PLAIN"), "sasl.mechanism"), "sasl.mechanism=None"),
-    "no password": (lambda server: _without(way_in(server, "PLAIN"), "sasl.password"), "sasl.password is missing"),
+    "no mechanism": (lambda server: without(way_in(server, "PLAIN"), "sasl.mechanism"), "sasl.mechanism=None"),
+    "no password": (lambda server: without(way_in(server, "PLAIN"), "sasl.password"), "sasl.password is missing"),
     "Kerberos without its library": (lambda server: sasl(server, sasl_mechanism="GSSAPI"), "pip install gssapi"),
     "another authority": (
         lambda server: (
@@ -212,7 +84,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         "TLS fails: .*CERTIFICATE_VERIFY_FAILED",
     ),
     "no client's certificate": (
-        lambda server: _without(way_in(server, "tls"), "ssl.certificate.location", "ssl.key.location"),
+        lambda server: without(way_in(server, "tls"), "ssl.certificate.location", "ssl.key.location"),
         "TLS fails: ",
     ),
     "a file that isn't there": (
@@ -224,7 +96,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         "the client's certificate and key can't be used",
     ),
     "no password of the key": (
-        lambda server: _without(way_in(server, "inline tls"), "ssl.key.password"),
+        lambda server: without(way_in(server, "inline tls"), "ssl.key.password"),
         "the client's certificate and key can't be used",
     ),
     "a key of another certificate": (
@@ -349,107 +221,3 @@ async def test_in_the_triggerer_it_is_one_line_and_a_slow_retry(
         assert "wr0ng" not in caplog.text
         assert watcher.failure is None
         assert not watcher.restarts
-
-
-async def test_a_token_is_asked_for_again_before_it_runs_out() -> None:
-    with issuer() as (url, asked):
-        given = {
-            "sasl.oauthbearer.method": "oidc",
-            "sasl.oauthbearer.client.id": "me",
-            "sasl.oauthbearer.client.secret": "s3cret",
-            "sasl.oauthbearer.token.endpoint.url": url,
-            "sasl.oauthbearer.extensions": "logicalCluster=lkc-1, identityPoolId=pool-2",
-        }
-        provider = token_provider(given, "b:9092", "here")
-        tokens = await asyncio.gather(*(provider.token() for _ in range(10)))
-        assert len(set(tokens)) == 1
-        assert len(asked) == 1
-        assert provider.extensions() == {"logicalCluster": "lkc-1", "identityPoolId": "pool-2"}
-        provider._token = provider._token._replace(expires_at=provider._token.expires_at - 3600)
-        await provider.token()
-        assert len(asked) == 2
-        wrong = token_provider(given | {"sasl.oauthbearer.client.secret": "x"}, "b:9092", "here")
-        with pytest.raises(SourceUnavailable, match="refuses a token for client 'me'"):
-            await wrong.token()
-
-
-async def test_reading_goes_on_when_tokens_run_out(
-    server: KafkaServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The brokers close a connection whose token has run out."""
-    topic = await Kafka(server).topic(2)
-    with issuer(valid_seconds=3) as (url, asked):
-        connect(monkeypatch, way_in(server, "oidc", url))
-        async with triggerer() as running:
-            watcher = running.start(topic.trigger(kafka_config_id=CONN_ID))
-            sent = 0
-            while len(asked) < 12:
-                await topic.send_json([{"n": sent}])
-                sent += 1
-                await until(lambda sent=sent: len(watcher.ids) == sent, "the next record")
-                assert sent < 300, "no connection is made anew"
-                await asyncio.sleep(0.2)
-            assert not watcher.restarts
-        assert await topic.pending() == 0
-    assert [body["n"] for body in watcher.bodies] == list(range(sent))
-    errors = [r.getMessage() for r in caplog.records if r.name.startswith("airflow_provider_sharedstream")]
-    assert not [text for text in errors if "next try in" in text], "the stream had to begin anew"
-
-
-async def test_what_gives_no_token_is_said(server: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = await Kafka(server).topic(1)
-    error = await refusal(topic, monkeypatch, way_in(server, "async") | {"oauth_cb": "tests.kafka.tokens.broken"})
-    assert KafkaConsumer(["t"]).is_transient(error)
-    assert "no token can be had: ZeroDivisionError: no token today" in str(error)
-    with issuer() as (url, _):
-        extra = way_in(server, "oidc", url) | {"sasl.oauthbearer.client.secret": "wr0ng"}
-        error = await refusal(topic, monkeypatch, extra)
-        assert isinstance(error, SourceUnavailable)
-        assert f"{url} refuses a token for client 'me'" in str(error)
-        assert not KafkaConsumer(["t"]).is_transient(error)
-        # When it is refused later, aiokafka goes on, and so does what it has to tell.
-        connect(monkeypatch, way_in(server, "oidc", url))
-        consumer = topic.consumer(kafka_config_id=CONN_ID)
-        await consumer.connect()
-        assert consumer._session is not None
-        client = consumer._session._consumer._client
-        provider = client._sasl_oauth_token_provider
-        provider._token = None
-        monkeypatch.setattr(type(provider), "token", token_provider(extra, "b:9092", "here").token)
-        for connection in list(client._conns.values()):
-            connection.close()
-        await asyncio.sleep(2)
-        assert not client._sync_task.done()
-        monkeypatch.undo()
-        connect(monkeypatch, way_in(server, "oidc", url))
-        await topic.send_json([{"n": 1}])
-        await until(lambda: _one(consumer), "a record, with the right token")
-        await consumer.close()
-
-
-async def _one(consumer: KafkaConsumer) -> bool:
-    return len(await consumer.receive(1)) == 1
-
-
-def test_a_token_for_google_says_whose_it_is() -> None:
-    expiry = datetime(2030, 1, 2, 1)
-    credentials = SimpleNamespace(token="ya29.x", expiry=expiry, service_account_email="me@project.iam")
-    token = google_token(credentials)
-    parts = [base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)) for part in token.text.split(".")]
-    assert json.loads(parts[0]) == {"typ": "JWT", "alg": "GOOG_OAUTH2_TOKEN"}
-    claims = json.loads(parts[1])
-    assert (claims["sub"], claims["scope"], claims["iss"]) == ("me@project.iam", "kafka", "Google")
-    assert claims["exp"] == token.expires_at == datetime(2030, 1, 2, 1, tzinfo=timezone.utc).timestamp()
-    assert parts[2] == b"ya29.x"
-
-
-@pytest.mark.parametrize(
-    ("hosts", "text"),
-    [
-        ("b-1.demo.abcde1.c2.kafka.us-east-1.amazonaws.com:9098", r"\[kafka-msk\]"),
-        ("boot-abcde1.c2.kafka-serverless.eu-west-1.amazonaws.com:9098", r"\[kafka-msk\]"),
-    ],
-)
-def test_amazon_msk_is_told_by_its_address(hosts: str, text: str) -> None:
-    with pytest.raises(SourceUnavailable, match=text):
-        token_provider({}, hosts, "here")

@@ -99,7 +99,7 @@ async def test_workload_identity(connect: Connect, tokens: TokenServer, tmp_path
         "type": "external_account",
         "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q",
         "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
-        "token_url": tokens.url,
+        "token_url": f"{tokens.url}/token",
         "credential_source": {"file": str(subject)},
     }
     file = tmp_path / "config.json"

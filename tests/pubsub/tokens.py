@@ -1,47 +1,29 @@
-"""A token endpoint on 127.0.0.1, and the key of a service account that is known there."""
+"""A token endpoint, and the key of a service account that is known there."""
 
 from __future__ import annotations
 
 import base64
 import json
-import threading
-import urllib.parse
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from email.message import Message
+from typing import Any
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from tests.token_endpoint import TokenEndpoint
 
 
-class TokenServer:
+class TokenServer(TokenEndpoint):
     """Gives a token to everybody, until told otherwise."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.refusal: dict[str, str] | None = None
         """What is answered instead, as {"error": "invalid_grant"}."""
         self.seconds = 3600
         """For how long a token is good."""
         self.asked: list[dict[str, str]] = []
         """The fields of each request."""
-        handler = type("Handler", (_Handler,), {"tokens": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}/token"
 
     def key(self) -> dict[str, str]:
         """A new key of a service account, as Google hands it out."""
@@ -55,7 +37,7 @@ class TokenServer:
             "private_key_id": "1",
             "private_key": pem.decode(),
             "client_email": "airflow@keys-project.iam.gserviceaccount.com",
-            "token_uri": self.url,
+            "token_uri": f"{self.url}/token",
         }
 
     def scopes(self) -> list[str]:
@@ -63,25 +45,13 @@ class TokenServer:
         claims = self.asked[-1]["assertion"].split(".")[1]
         return str(json.loads(base64.urlsafe_b64decode(claims + "=="))["scope"]).split()
 
-
-class _Handler(BaseHTTPRequestHandler):
-    tokens: TokenServer
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        self.tokens.asked.append(dict(urllib.parse.parse_qsl(body)))
-        answer: dict[str, Any] = self.tokens.refusal or {
-            "access_token": f"token-{len(self.tokens.asked)}",
-            "expires_in": self.tokens.seconds,
+    def answer(self, path: str, headers: Message, fields: dict[str, str]) -> tuple[int, dict[str, Any]]:
+        self.asked.append(fields)
+        if self.refusal:
+            return 400, self.refusal
+        return 200, {
+            "access_token": f"token-{len(self.asked)}",
+            "expires_in": self.seconds,
             "token_type": "Bearer",
             "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
         }
-        content = json.dumps(answer).encode()
-        self.send_response(400 if self.tokens.refusal else 200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
