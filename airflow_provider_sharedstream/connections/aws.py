@@ -50,21 +50,21 @@ async def aws_client(
     :param read_timeout_seconds: longest silence of the server.
     :raises SourceUnavailable: the connection is missing or asks for something that this install can't do.
     """
-    from botocore.config import Config
-
-    connection = await connection_of("aws_conn_id", aws_conn_id) if aws_conn_id else None
+    connection = await connection_of("aws_conn_id", aws_conn_id, "aws") if aws_conn_id else None
     if connection is None and aws_conn_id not in (None, DEFAULT_CONN_ID):
         raise missing("aws_conn_id", str(aws_conn_id))
-    # The machine retries, so that every failure is seen, counted and slowed down in one place.
-    config = Config(
-        retries={"total_max_attempts": 1},
-        connect_timeout=10,
-        read_timeout=read_timeout_seconds,
-        max_pool_connections=32,
-        tcp_keepalive=True,
-    )
     make = _with_amazon_provider if _amazon_provider_is_installed() else _with_aioboto3
     try:
+        from botocore.config import Config
+
+        # The machine retries, so that every failure is seen, counted and slowed down in one place.
+        config = Config(
+            retries={"total_max_attempts": 1},
+            connect_timeout=10,
+            read_timeout=read_timeout_seconds,
+            max_pool_connections=32,
+            tcp_keepalive=True,
+        )
         client: AbstractAsyncContextManager[Any] = await make(
             service, aws_conn_id, connection, region_name, endpoint_url, config
         )

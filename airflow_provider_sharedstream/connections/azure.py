@@ -46,7 +46,7 @@ async def service_bus_access(conn_id: str) -> ServiceBusAccess:
     :raises SourceUnavailable: the connection is missing, can't be used, or leads to no token; the text says what to
         change.
     """
-    connection = await connection_of(ARGUMENT, conn_id)
+    connection = await connection_of(ARGUMENT, conn_id, "azure_service_bus")
     if connection is None:
         raise missing(ARGUMENT, conn_id)
     where = f"{ARGUMENT}={conn_id!r}"

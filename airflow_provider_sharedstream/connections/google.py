@@ -40,7 +40,7 @@ async def google_access(
     :param needs_credentials: False for an emulator, which asks for none.
     :raises SourceUnavailable: the connection is missing or doesn't lead to credentials; the text says what to change.
     """
-    connection = await connection_of("gcp_conn_id", gcp_conn_id) if gcp_conn_id else None
+    connection = await connection_of("gcp_conn_id", gcp_conn_id, "google_cloud_platform") if gcp_conn_id else None
     if connection is None and gcp_conn_id not in (None, DEFAULT_CONN_ID):
         raise missing("gcp_conn_id", str(gcp_conn_id))
     fields = Fields(connection.extra_dejson if connection is not None else {})

@@ -85,7 +85,7 @@ async def http_access(http_conn_id: str | None, make_auth: Callable[..., Any] | 
         connection's extra, or with its login and password.
     :raises SourceUnavailable: the connection is missing or can't be used.
     """
-    connection = await connection_of("http_conn_id", http_conn_id) if http_conn_id else None
+    connection = await connection_of("http_conn_id", http_conn_id, "http") if http_conn_id else None
     if connection is None:
         if http_conn_id not in (None, DEFAULT_CONN_ID):
             raise missing("http_conn_id", str(http_conn_id))

@@ -57,7 +57,7 @@ async def kafka_settings(
     :param auto_offset_reset: goes before the connection's ``auto.offset.reset``.
     :raises SourceUnavailable: it is missing, or says what can't be followed.
     """
-    connection = await connection_of("kafka_config_id", kafka_config_id)
+    connection = await connection_of("kafka_config_id", kafka_config_id, "kafka")
     if connection is None:
         raise missing("kafka_config_id", kafka_config_id)
     extra = connection.extra_dejson

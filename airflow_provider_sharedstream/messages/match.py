@@ -210,6 +210,11 @@ def _path(path: Any) -> str:
     """``headers.content-type`` as JMESPath: names that it would have quoted are quoted for the user."""
     if not isinstance(path, str):
         raise InvalidArgument(f"match: expected the path of a value (body.region), got {path!r}")
+    first = _NAME.match(path)
+    if first is not None and (first.group(1) or first.group(2)) not in FIELDS:
+        raise InvalidArgument(
+            f"match={{{path!r}: ...}}: a path begins with one of {', '.join(FIELDS)}; did you mean 'body.{path}'?"
+        )
     parts: list[str] = []
     position = 0
     while True:

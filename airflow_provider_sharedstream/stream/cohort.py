@@ -168,7 +168,7 @@ class Cohort:
         if trouble is not None and now >= self._trouble_at:
             self._trouble_at = now + SAY_EVERY_SECONDS
             log.error(
-                "The stream of %s is held with all its %d watchers, no message is taken: %s",
+                "The stream of %s is held, no message is taken for any of its watchers (%d): %s",
                 self.key[-1] if isinstance(self.key, tuple) else self.key,
                 len(self._members),
                 trouble,

@@ -51,6 +51,7 @@ class Capabilities:
     :param dead_letters_releases: the broker itself dead-letters what was released too often, without our reason
         (a Pub/Sub subscription's policy). What is rejected without a :attr:`BrokerConsumer.dead_letter_place` is
         released until it does.
+    :param dead_letters_by: what gives it a place for dead letters, as the warning says that it has none.
     :param durable_handles: a delivery may be settled after a reconnect. Where not, a reconnect ends its epoch.
     """
 
@@ -62,6 +63,7 @@ class Capabilities:
     dead_letters_releases: bool = False
     delivery_count: bool = True
     durable_handles: bool = True
+    dead_letters_by: str = ""
 
 
 class LaneOwner(Protocol):

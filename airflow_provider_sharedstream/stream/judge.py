@@ -74,10 +74,10 @@ class Judge:
         if first and wanted and released_for_ever:
             log.warning(
                 "%s %s has no place for dead letters: a rejected message is released with a growing delay, for ever. "
-                "Give it one (dead_letter_queue, dead_letter_topic, rejected_directory, or the broker's own policy), "
-                "or set on_reject='accept'.",
+                "Set %son_reject='accept'.",
                 self._consumer.source,
                 self._consumer.stream,
+                f"{by}, or " if (by := self._consumer.capabilities.dead_letters_by) else "",
             )
 
     def decide(self, batch: Batch, outcome: Outcome, stream: StreamRoster | None) -> None:

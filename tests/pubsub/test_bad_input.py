@@ -22,9 +22,11 @@ from tests.pubsub.tokens import TokenServer
 
 async def test_what_pubsub_refuses_is_said_clearly(pubsub: PubSub, consumers: Consumers) -> None:
     orders = pubsub.subscription()
-    with pytest.raises(SourceUnavailable, match="subscription='no-such' of project .*Create it, or correct"):
+    with pytest.raises(
+        SourceUnavailable, match="subscription='projects/.*/subscriptions/no-such': .*Create it, or correct"
+    ):
         await consumers(pubsub, "no-such").connect()
-    with pytest.raises(SourceUnavailable, match="of project 'another-project'"):
+    with pytest.raises(SourceUnavailable, match="subscription='projects/another-project/subscriptions/"):
         await consumers(pubsub, orders, project_id="another-project").connect()
     with pytest.raises(SourceUnavailable, match=r"gcp_conn_id='no_such_connection': there is no such connection"):
         await consumers(pubsub, orders, gcp_conn_id="no_such_connection").connect()
@@ -145,7 +147,7 @@ async def test_what_somebody_has_to_change_is_said_once_a_try_and_tried_slowly(
         said = tries(caplog)
         assert len(said) == 3, said
         assert all("can't be used, next try in" in line for line in said)
-        for name in ("project 'another-project'", "subscription='no-such'", "gcp_conn_id='no_such_connection'"):
+        for name in ("projects/another-project/", "/subscriptions/no-such'", "gcp_conn_id='no_such_connection'"):
             assert sum(name in line for line in said) == 1, said
         assert not any(watcher.restarts or watcher.failure for watcher in watchers)
 

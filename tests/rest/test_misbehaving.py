@@ -211,7 +211,7 @@ async def test_what_is_refused_is_said_once_and_not_asked_for_hot(
         await until(lambda: caplog.text.count("can't be used, next try in") == 8, "a line about each")
         await asyncio.sleep(3)
     for status in (400, 401, 403, 404, 405, 410, 418, 451):
-        assert f"endpoint='127.0.0.1:{server.port}{path}-{status}': status {status}" in caplog.text
+        assert f"the endpoint 127.0.0.1:{server.port}{path}-{status}: status {status}" in caplog.text
         assert server.count(f"{path}-{status}") == 1
     for status, text in expected.items():
         assert f"status {status}: {text}" in caplog.text or f"status {status}: there is {text}" in caplog.text

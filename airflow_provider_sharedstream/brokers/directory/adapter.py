@@ -83,7 +83,11 @@ class DirectoryConsumer:
         self.stream = str(directory)
         self.identity = f"directory:{self.stream}"
         self.limits = BrokerLimits(receive_batch=BATCH, settle_batch=BATCH, parallel_settles=PARALLEL_SETTLES)
-        self.capabilities = Capabilities(native_dead_letter=rejected_directory is not None, delivery_count=False)
+        self.capabilities = Capabilities(
+            native_dead_letter=rejected_directory is not None,
+            delivery_count=False,
+            dead_letters_by="rejected_directory",
+        )
         self.dead_letter_place = rejected_directory
         self.lane_owner: LaneOwner | None = None
         self._poke_interval = poke_interval

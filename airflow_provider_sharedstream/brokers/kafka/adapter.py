@@ -68,7 +68,13 @@ class KafkaConsumer:
         names = [topics] if isinstance(topics, str) else [str(topic) for topic in topics]
         self.stream = ",".join(sorted(set(names)))
         self.lane_owner: LaneOwner | None = None
-        self.capabilities = Capabilities(ordered_lanes=True, rewinds=True, delivery_count=False, durable_handles=False)
+        self.capabilities = Capabilities(
+            ordered_lanes=True,
+            rewinds=True,
+            delivery_count=False,
+            durable_handles=False,
+            dead_letters_by="dead_letter_topic",
+        )
         self.limits = BrokerLimits(receive_batch=RECEIVE_BATCH, settle_batch=SETTLE_BATCH)
         self.dead_letter_place = None if dead_letter_topic is None else f"topic {dead_letter_topic}"
         self.topics: Topics | None = None

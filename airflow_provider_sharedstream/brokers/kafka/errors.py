@@ -34,6 +34,8 @@ def is_transient(error: BaseException) -> bool:
         return False
     if isinstance(error, (OSError, TimeoutError, asyncio.TimeoutError, Rebalancing, NoReport)):
         return True
+    if isinstance(error, ImportError):
+        return False
     from aiokafka import errors
 
     passing = (
@@ -59,10 +61,14 @@ def clear(error: Exception, *, where: str, group_id: str) -> Exception:
 
     :param where: the argument that names what was used, with its value.
     """
-    from aiokafka import errors
-
     if isinstance(error, SourceUnavailable):
         return error
+    if isinstance(error, ImportError):
+        return SourceUnavailable(
+            f"the Kafka client is not installed ({error}); install airflow-provider-sharedstream[kafka]"
+        )
+    from aiokafka import errors
+
     group = f"group_id={group_id!r}"
     if isinstance(error, errors.GroupAuthorizationFailedError):
         return SourceUnavailable(f"{group}: the connection's user may not use the group. It needs READ on it.")

@@ -246,7 +246,7 @@ class PubSubConsumer:
 
     @property
     def _where(self) -> str:
-        return f"subscription={self._subscription!r} of project {self._project!r}"
+        return f"subscription={self._path or self._subscription!r}"
 
     @property
     def _who(self) -> str:
@@ -290,6 +290,7 @@ def _capabilities(*, by_policy: bool) -> Capabilities:
         stragglers=True,
         dead_letters_releases=by_policy,
         delivery_count=by_policy,
+        dead_letters_by="dead_letter_topic or the subscription's dead-letter policy",
     )
 
 

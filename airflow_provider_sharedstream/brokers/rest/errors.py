@@ -50,11 +50,13 @@ def is_transient(error: BaseException) -> bool:
 
 def clear(error: Exception, stream: str) -> Exception:
     """Return ``error`` with the endpoint named, and what to change where somebody has to change something."""
-    where = f"endpoint={stream!r}"
+    where = f"the endpoint {stream}"
     if isinstance(error, (SourceUnavailable, AnswerUnusable, ServerTrouble)):
         return type(error)(f"{where}: {error}")
     if isinstance(error, ImportError):
-        return SourceUnavailable(f"the HTTP client is not installed ({error}): airflow-provider-sharedstream[rest]")
+        return SourceUnavailable(
+            f"the HTTP client is not installed ({error}); install airflow-provider-sharedstream[rest]"
+        )
     if (why := _distrust(error)) is not None:
         return SourceUnavailable(
             f"{where}: the server's certificate is not trusted ({why}). "

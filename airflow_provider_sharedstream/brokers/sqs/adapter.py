@@ -49,7 +49,10 @@ class SqsConsumer:
         self._dead_letter_queue = dead_letter_queue
         self.stream = queue_name(str(sqs_queue))
         self.lane_owner: LaneOwner | None = None
-        self.capabilities = Capabilities(ordered_lanes=self.stream.endswith(".fifo"))
+        self.capabilities = Capabilities(
+            ordered_lanes=self.stream.endswith(".fifo"),
+            dead_letters_by="dead_letter_queue or the queue's redrive policy",
+        )
         self.limits = BrokerLimits(receive_batch=BATCH, settle_batch=BATCH)
         self.dead_letter_place: str | None = None
         self._url = ""
