@@ -20,11 +20,11 @@ TYPED := $(wildcard airflow_provider_sharedstream services demo benchmarks tests
 export AIRFLOW_HOME ?= $(CURDIR)/.local/airflow
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# $(call environment,folder,constraints,arguments of pip install): makes a virtual environment, or brings one up to date.
+# $(call environment,folder,constraints,arguments of pip install,size): makes a virtual environment, or brings one up to date.
 define environment
 	@started=$$SECONDS; \
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else f"development needs Python 3.11 or newer, this is {sys.version}: make PYTHON=...")'; \
-	echo "==> $(1): installing what $(2) pins (some 300 MB the first time)"; \
+	echo "==> $(1): installing what $(2) pins ($(4) the first time)"; \
 	test -x $(1)/bin/python || $(PYTHON) -m venv $(1); \
 	$(1)/bin/python -m pip install --quiet --upgrade --constraint constraints.txt pip; \
 	$(1)/bin/python -m pip install --quiet --constraint $(2) $(3); \
@@ -104,7 +104,7 @@ env-amazon: $(AMAZON)/.made ## .venv-amazon: the package, editable, with the ext
 env-ministack: $(MINISTACK)/.made ## .venv-ministack: the local SQS server
 
 $(VENV)/.made: pyproject.toml constraints.txt
-	$(call environment,$(VENV),constraints.txt,--group dev --editable '.[all]')
+	$(call environment,$(VENV),constraints.txt,--group dev --editable '.[all]',some 300 MB)
 
 # Compiled from source, so apart from what a demo needs.
 $(VENV)/.servicebus-emulator: $(VENV)/.made
@@ -114,10 +114,10 @@ $(VENV)/.servicebus-emulator: $(VENV)/.made
 
 # botocore is pinned to the release by aioboto3, aiobotocore and ministack, each to another one: hence three environments.
 $(AMAZON)/.made: pyproject.toml constraints-amazon.txt
-	$(call environment,$(AMAZON),constraints-amazon.txt,--group airflow --group test --editable '.[amazon]')
+	$(call environment,$(AMAZON),constraints-amazon.txt,--group airflow --group test --editable '.[amazon]',some 300 MB)
 
 $(MINISTACK)/.made: pyproject.toml constraints-ministack.txt
-	$(call environment,$(MINISTACK),constraints-ministack.txt,--group ministack)
+	$(call environment,$(MINISTACK),constraints-ministack.txt,--group ministack,some 30 MB)
 
 lock: ## resolve all three environments anew and write constraints*.txt
 	$(call lock,constraints.txt,--group dev --group servicebus-emulator --editable '.[all]')
