@@ -43,7 +43,7 @@ RULES: tuple[tuple[str, str], ...] = (
     ),
     ("everybody moved on, at least one watcher's event holds it", "accept"),
     (
-        "everybody moved on, it is nobody's",
+        "everybody moved on, no watcher matched it",
         "`on_unmatched`: accept (default), dead_letter, release; for a directory leave (default), accept, dead_letter",
     ),
     ("nobody was listening", "nothing: the lease lapses and the broker delivers it again"),
@@ -73,7 +73,7 @@ class DispositionPolicy:
 
     :param on_reject: what happens to a rejected delivery.
     :param reject_quorum: ``any``: one watcher's rejection suffices; ``all``: every watcher that had a say on it.
-    :param on_unmatched: what happens to a delivery that is nobody's.
+    :param on_unmatched: what happens to a delivery that no watcher matched.
     :param max_deliveries: after so many deliveries, one that is not accepted is dead-lettered; None: never.
     :param release_delay_seconds: the delay before the second delivery; it doubles each time.
     :param max_release_delay_seconds: its upper bound.

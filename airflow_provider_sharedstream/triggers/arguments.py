@@ -48,20 +48,20 @@ class CommonArguments(TypedDict, total=False):
 
     What one watcher wants:
 
-    - ``match``: which messages are its own: a JMESPath expression over ``{body, headers, key, attributes}``, or a dict
+    - ``match``: which messages it wants: a JMESPath expression over ``{body, headers, key, attributes}``, or a dict
       such as ``{"body.region": "eu", "headers.type": ["order", "refund"]}``. Default: all.
     - ``apply_function``: dotted path of a function, sync or async, called with each :class:`Message` that matches. It
       returns None to skip it, a replacement for the body to emit it, or raises ``RejectMessage(reason)``. Default:
       none.
     - ``apply_timeout_seconds``: how long it may take for one message. Default: 30; at most 150, since Airflow gives
       a watcher 300 s for a batch.
-    - ``decode``: ``auto`` (default), ``json``, ``text``, ``bytes``, or the dotted path of a callable that takes the
-      bytes and the headers and returns the body.
+    - ``decode``: ``auto`` (default), ``json``, ``text``, ``bytes``, ``schema_registry``, or the dotted path of a
+      callable that takes the bytes and the headers and returns the body.
     - ``unwrap``: names of envelopes to take off, outermost first, such as ``["sns", "s3"]``. Default: none.
     - ``max_payload_bytes``: how large one event may be, as JSON: all triggering events travel with every task start.
       Default: 65,536; None: no limit.
     - ``on_oversize``: what happens to a message that is larger by itself: ``split`` (default) gives it an event of its
-      own, ``omit`` leaves its body out, ``reject`` refuses it.
+      own, ``omit`` leaves its body out, ``reject`` rejects it.
     - ``on_error``: what happens to a message that a decoder asked for by name can't decode, or on which
       ``apply_function`` raises or runs out of time: ``reject`` (default), ``skip``, ``release``.
     - ``dedupe_window_seconds``: for how long a message whose event is stored makes no second one when it comes again.
@@ -71,15 +71,16 @@ class CommonArguments(TypedDict, total=False):
     - ``dedupe_durable``: remember it with the stored events, through restarts and on every triggerer. Not on Pub/Sub,
       where nothing tells then what somebody put back. Default: False, in memory.
     - ``max_age_seconds``: how old a message may be. Default: None, any age.
-    - ``on_expired``: what happens to an older one: ``reject`` (default), or ``accept``: it is counted, and done with.
+    - ``on_expired``: what happens to an older one: ``reject`` (default), or ``accept``: it is counted, and makes no
+      event.
 
     How the stream runs; watchers that differ in one of these do not share a stream:
 
     - ``on_reject``: what happens to a rejected message: ``dead_letter`` (default), ``accept``, ``release``.
-    - ``reject_quorum``: ``any`` (default): one watcher's rejection suffices; ``all``: everybody who had a say on it.
+    - ``reject_quorum``: ``any`` (default): one watcher's rejection suffices; ``all``: only if nobody accepted it.
     - ``on_unmatched``: what happens to a message that no watcher matches: ``accept`` (default), ``dead_letter``,
       ``release``.
-    - ``max_deliveries``: dead-letter a message delivered so often and still not accepted. Default: 10; None: never.
+    - ``max_deliveries``: dead-letter a message that was delivered so often and not accepted. Default: 10; None: never.
     - ``release_delay_seconds``: wait before a released message comes again; doubles each time, up to 900. Default: 5.
     - ``batch_size``: most messages in one event. Default: 100; at most 10,000.
     - ``batch_window_seconds``: longest wait for an event to fill. Default: 0.5.

@@ -31,27 +31,27 @@ MOST_CONTENT_BYTES = 1_048_576
 class DirectoryFileDeleteTrigger(BrokerEventTrigger):
     """Fires when files appear in a directory, and deletes or archives them.
 
-    A file is taken away only after every watcher that it matches has its event stored. One that is nobody's stays, and
-    is looked at again when it changes or another watcher joins. Each content is a message of its own: a file that
-    changes, or is replaced, is offered anew.
+    A file is removed only after every watcher that it matches has its event stored. One that no watcher matches stays,
+    and is offered again when it changes or another watcher joins. Each content is a message of its own: a file that
+    changes, or is replaced, is a new one.
 
     A message's body says what the file is: ``path``, ``name``, ``size``, ``modified_at``, and ``archived_path`` with an
     ``archive_directory``. With ``content_up_to_bytes`` the body is the content, and the attributes say it.
 
-    :param directory: absolute path, the same wherever a triggerer may run. Links in it are passed over, as is
-        everything else that isn't a regular file.
-    :param filename: the one name that is this watcher's. Either this or ``pattern``.
-    :param pattern: a shell pattern of names (``*.csv``), capital letters told from small ones; with ``recursive``
-        of paths below the directory, where ``*`` stands for slashes too. Either this or ``filename``.
+    :param directory: absolute path, the same wherever a triggerer may run. Links in it, and everything else that isn't
+        a regular file, are ignored. Required.
+    :param filename: the one name that this watcher wants. Either this or ``pattern``.
+    :param pattern: a case-sensitive shell pattern of names (``*.csv``); with ``recursive`` of paths below the
+        directory, where ``*`` stands for slashes too. Either this or ``filename``.
     :param poke_interval: seconds from one scan to the next; one scan serves all watchers. Default: 5.
-    :param settle_seconds: a file is taken only when it has looked the same for so long: it may still be written.
+    :param settle_seconds: a file is taken only when it has looked the same for so long, since it may still be written.
         Default: 5; 0 where files are always moved into the directory complete.
     :param archive_directory: absolute path of where files go instead of being deleted, each under a name of its own
         (``orders-5f3a9c1b2d4e6f70.csv``). Default: none.
     :param rejected_directory: absolute path of where rejected files go, each with its reason beside it in
         ``<name>.reason.json``. Default: none, and rejected files come again with a growing delay.
-    :param recursive: whether directories inside are looked through too. Default: False.
-    :param ignore: shell patterns of names that are passed over, of files and directories. Default: names of files that
+    :param recursive: whether directories inside are watched too. Default: False.
+    :param ignore: shell patterns of names of files and directories that are ignored. Default: names of files that
         are being written, :data:`~airflow_provider_sharedstream.brokers.directory.adapter.IGNORED`.
     :param content_up_to_bytes: carry the content of files up to this size in the message. At most 1 MiB, since every
         task of the Dag run is sent it. Default: 0, none.

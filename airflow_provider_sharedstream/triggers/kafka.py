@@ -22,18 +22,18 @@ class KafkaSharedStreamTrigger(BrokerEventTrigger):
     its order through failures: what lies behind a record that failed waits for it. An offset is committed when every
     record before it has its events stored, or lies in ``dead_letter_topic``.
 
-    :param topics: names; one that begins with ``^`` is a regular expression on the names of all topics, those created
-        later included. One name may be given as a text.
+    :param topics: names; one that begins with ``^`` is a regular expression on the names of all topics, including those
+        created later. A single name may be given as a text. Required.
     :param kafka_config_id: the Airflow connection, with librdkafka's configuration in its extra, as the official
         provider's. Default: ``kafka_default``.
     :param group_id: the consumer group. Default: the connection's ``group.id``; one of the two must be there.
-    :param auto_offset_reset: where a partition begins for which the group has committed nothing: ``earliest``;
+    :param auto_offset_reset: where a partition begins that the group has committed nothing for: ``earliest``;
         ``latest``: with what is published after the stream first looked; ``none``: an error. Default: the
         connection's ``auto.offset.reset``, else ``latest``, as in librdkafka.
-    :param dead_letter_topic: where rejected records go, with key, value and headers, and the reason in more headers.
-        Default: nowhere.
-    :param missing_topics: ``fail`` (default): a topic that isn't there is an error, and nothing is read; ``wait``: it
-        is read when it is there, from its beginning.
+    :param dead_letter_topic: where rejected records go, with key, value and headers, and the reason in further headers.
+        Default: none.
+    :param missing_topics: ``fail`` (default): a missing topic is an error, and nothing is read; ``wait``: it is read
+        once it exists, from its beginning.
     :param common: see :class:`~airflow_provider_sharedstream.triggers.arguments.CommonArguments`.
     """
 

@@ -42,12 +42,12 @@ class PubSubSharedStreamTrigger(BrokerEventTrigger):
     has one, moves it. Where the subscription orders messages, those of one ordering key keep their order through
     failures.
 
-    :param project_id: the Google Cloud project. None: the connection's, or the one that its credentials bring.
-    :param subscription: its name, or its full name (``projects/<project>/subscriptions/<name>``).
+    :param project_id: the Google Cloud project. None: the connection's, or the one of its credentials. Required.
+    :param subscription: name, or full name (``projects/<project>/subscriptions/<name>``). Required.
     :param gcp_conn_id: the Airflow connection. Default ``google_cloud_default``; None, or no ``google_cloud_default``:
         application default credentials. Where ``PUBSUB_EMULATOR_HOST`` is set no credentials are asked for.
-    :param impersonation_chain: the service account to act as, or a list that ends with it and before it has those that
-        lead to it. Goes before the connection's. Default: none.
+    :param impersonation_chain: the service account to act as, or a list of those that lead to it, with it at the
+        end. Goes before the connection's. Default: none.
     :param dead_letter_topic: name, or full name, of the topic that rejected messages go to. Default: none.
     :param ack_deadline_seconds: the lease; it is renewed while a message is open. Default: 60, as of Google's own
         clients; from 10 to 600, the limits of Pub/Sub.

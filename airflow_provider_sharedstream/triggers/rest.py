@@ -41,16 +41,16 @@ CREDENTIALS = re.compile(r"(basic|bearer) ", re.IGNORECASE)
 class RestPollTrigger(BrokerEventTrigger):
     """Fires when a REST endpoint lists items that it didn't list before, or when what it answers changes.
 
-    With ``items_path`` each new item of the list is a message; one that a watcher has had never comes again, whether
-    it stays listed or not. Without, the whole body is one, and comes whenever it is another than before.
+    With ``items_path`` each new item of the list is a message; one that a watcher has an event for never comes again,
+    whether it stays listed or not. Without, the whole body is one, and comes whenever it differs from the one before.
 
-    One request serves all watchers of an endpoint. Up to where each asset has read is stored in its state store, after
-    its events: an asset that is added later, or was away, gets what it has not had. A trigger for several assets goes
-    on from where the first of them, by name, has read.
+    One request serves all watchers of an endpoint. How far each asset has read is stored in its state store, after its
+    events: an asset that is added later, or was away, gets what it has not had. A trigger for several assets goes on
+    from the position of the first of them, by name.
 
     A rejected item is logged as an error with its id and the reason, and doesn't come again.
 
-    :param endpoint: a URL, or a path below the host of the connection.
+    :param endpoint: a URL, or a path below the host of the connection. Required.
     :param http_conn_id: the Airflow connection of type ``http``; its login and password, and ``bearer_token``,
         ``headers``, ``params``, ``verify``, ``cert``, ``trust_env`` and ``auth_kwargs`` of its extra are used; any
         other key of the extra is a header. All of it goes to the host of the endpoint alone. Default: ``http_default``,
@@ -58,23 +58,23 @@ class RestPollTrigger(BrokerEventTrigger):
     :param method: ``GET`` (default) or ``POST``.
     :param headers: sent with each request. Not for secrets: these belong to the connection.
     :param params: query parameters. Not for secrets either.
-    :param data: what is sent with ``POST``: text, or what is sent as JSON. Nor here.
+    :param data: what is sent with ``POST``: a text, or a value sent as JSON. Not for secrets either.
     :param poll_interval: seconds from one poll to the next, varied by a tenth. Default: 60; at least 0.1.
     :param items_path: JMESPath to the list of items in the body (``@`` where the body is the list). Default: None, the
         whole body is one.
     :param id_path: JMESPath from an item to what it is known by; ``[id, updated_at]`` makes each change an item of its
         own. Default: None, a hash of the item, as it is for an item that has none.
     :param cursor_path: JMESPath from the body to what the next poll begins after: ``max(items[].updated_at)``,
-        ``next_cursor``. Of several pages the latest counts: numbers and times are compared, else it is the last page's.
+        ``next_cursor``. Of several pages the latest counts, where they are numbers or times; otherwise the last page's.
     :param cursor_param: the query parameter that takes it. ``data.after`` sets a field of ``data``.
     :param next_page: how the next page is found: None or ``"link"``: by ``Link: rel=next``, where there is one;
         ``"none"``: there is only one; ``"cursor"``: by the cursor; ``{"url": JMESPath}``: by a URL in the body;
         ``{"token": JMESPath, "param": name}``: by a token in it; ``{"page": name}`` and ``{"offset": name}``: by
-        counting pages (from ``"first"``, 1) or items (from ``"first"``, 0), until one has fewer than ``"size"`` (1).
-    :param first_poll: ``all`` (default): what a watcher's first poll finds is new to it; ``new``: it is not, only what
-        comes later is. It is the watcher's own, and does not split a stream.
+        counting pages (from ``"first"``, 1) or items (from ``"first"``, 0), until a page has fewer than ``"size"`` (1).
+    :param first_poll: ``all`` (default): what a watcher's first poll finds is new to it; ``new``: only what comes later
+        is. Watchers may differ in it and share a stream.
     :param max_pages: most pages in one poll; the next one reads on. Default: 100.
-    :param max_known_ids: how many items are remembered; more than that must not be listed at once. Default: 10,000.
+    :param max_known_ids: how many items are remembered, and most that may be listed at once. Default: 10,000.
     :param timeout_seconds: for one answer as a whole. Default: 30; at most 60.
     :param max_response_bytes: largest answer, unpacked. Default: 10 MiB; at most 100 MiB.
     :param allowed_hosts: other hosts, as ``host`` or ``host:port``, to which redirects and pages may lead. They are not

@@ -18,11 +18,11 @@ class SqsSharedStreamTrigger(BrokerEventTrigger):
     reason in its message attributes, and deleted only then. In a FIFO queue the messages of a group keep their order
     through failures.
 
-    :param sqs_queue: name, URL or ARN. With a URL its host is called, unless the connection names an endpoint: AWS in
-        any partition, a VPC endpoint, a local emulator.
+    :param sqs_queue: name, URL or ARN. Required. With a URL its host is called, unless the connection names an
+        endpoint: AWS in any partition, a VPC endpoint, a local emulator.
     :param aws_conn_id: the Airflow connection. Default ``aws_default``; None, or no ``aws_default``: the SDK's own
         chain.
-    :param region_name: goes before the connection's region. Default: the connection's, or the one in the URL or ARN.
+    :param region_name: overrides the connection's region. Default: the connection's, or the one in the URL or ARN.
     :param wait_time_seconds: how long a receive waits when there is nothing. Default and most: 20, the limit of SQS.
     :param visibility_timeout: the lease in seconds; it is renewed while a message is open. Default: the queue's own.
         At most 43,200, the limit of SQS.
