@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-ALL = ("decode_match", "kafka", "pubsub", "service_bus")
+ALL = ("decode_match", "kafka", "pubsub", "service_bus", "sqs")
 
 if __name__ == "__main__":
     wanted = sys.argv[1:] or ALL

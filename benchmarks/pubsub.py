@@ -1,126 +1,87 @@
-"""Messages a second through the whole machine, next to the client library's own subscriber, acking at once.
+"""Pub/Sub through the whole machine, next to the client library's own subscriber alone
+(:mod:`benchmarks.side_by_side`).
 
-``python -m benchmarks.pubsub`` prints a line for each pair of runs, and the medians, for Google's emulator (where
-there is one) and for the tests' own. Each counts from the first message to the last one acknowledged. One watcher; its
-events are confirmed at once, as by a database that takes no time.
-
-Google's emulator sends a stream 2,000 messages a second at most, whoever reads it; the tests' own has no such bound.
+``python -m benchmarks.pubsub`` measures with Google's emulator, where there is one, and with the tests' own. The
+library's side acknowledges each message in its callback. Google's emulator sends a stream 2,000 messages a second at
+most, whoever reads it; the tests' own has no such bound.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import itertools
 import json
 import os
-import statistics
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from google.cloud.pubsub_v1 import SubscriberClient
 
-from airflow_provider_sharedstream.stream.disposition import Disposition
-from airflow_provider_sharedstream.stream.producer import BrokerStreamProducer
 from airflow_provider_sharedstream.triggers.pubsub import PubSubSharedStreamTrigger
+from benchmarks.side_by_side import LIMIT_SECONDS, Progress, bodies, compare, options
 from services.process import LocalProcess, free_port, listening
 from services.pubsub import PubSubServer
 from services.pubsub_subscription import PubSubSubscription
-from tests.airflow_loop import triggerer
 
 CONN_ID = "google_benchmark"
-PADDING = "x" * 170
+MESSAGES = 10_000
 
 
-class MeasuredTrigger(PubSubSharedStreamTrigger):
-    """The trigger, whose producer can be looked at."""
+class PubSub:
+    """Subscriptions, one for each reading: what a subscriber leaves behind is that subscription's."""
 
-    producers: list[BrokerStreamProducer] = []
+    trigger_class = PubSubSharedStreamTrigger
 
-    @classmethod
-    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> BrokerStreamProducer:
-        producer = super().create_shared_stream_producer(kwargs)
-        assert isinstance(producer, BrokerStreamProducer)
-        cls.producers.append(producer)
-        return producer
+    def __init__(self, name: str, endpoint: str, project: str) -> None:
+        self.name = name
+        self._endpoint = endpoint
+        self._project = project
+        self._numbers = itertools.count()
 
+    async def fill(self, messages: int) -> PubSubSubscription:
+        name = f"benchmark-{os.getpid()}-{next(self._numbers)}"
+        subscription = PubSubSubscription(self._endpoint, self._project, name)
+        await asyncio.to_thread(subscription.create)
+        await asyncio.to_thread(subscription.send, bodies(messages))
+        return subscription
 
-def library(subscription: PubSubSubscription, count: int) -> float:
-    """Return messages a second of ``SubscriberClient.subscribe``."""
-    times: list[float] = []
-    done = threading.Event()
+    async def alone(self, place: PubSubSubscription, progress: Progress) -> None:
+        await asyncio.to_thread(self._subscribe, place, progress)
 
-    def callback(message: Any) -> None:
-        message.ack()
-        times.append(time.perf_counter())
-        if len(times) >= count:
-            done.set()
+    @staticmethod
+    def _subscribe(place: PubSubSubscription, progress: Progress) -> None:
+        done, lock = threading.Event(), threading.Lock()
 
-    client = SubscriberClient()
-    future = client.subscribe(subscription.path, callback=callback)
-    try:
-        assert done.wait(300), f"{len(times)} of {count} after 300 s"
-    finally:
-        future.cancel()
-        future.result(timeout=60)
-        client.close()
-    return (len(times) - 1) / (times[-1] - times[0])
+        def callback(message: Any) -> None:
+            message.ack()
+            with lock:
+                progress.arrived += 1
+                progress.settled += 1
+            if progress.settled >= progress.messages:
+                done.set()
 
+        with SubscriberClient() as client:
+            future = client.subscribe(place.path, callback=callback)
+            try:
+                assert done.wait(LIMIT_SECONDS), f"{progress.settled} of {progress.messages}"
+            finally:
+                future.cancel()
+                future.result(timeout=60)
 
-async def machine(project: str, subscription: PubSubSubscription, count: int) -> float:
-    """Return messages a second of the trigger."""
-    MeasuredTrigger.producers.clear()
-    async with triggerer(confirm_seconds=0.001) as running:
-        watcher = running.start(MeasuredTrigger(project, subscription.name, gcp_conn_id=CONN_ID))
-        await reached(lambda: bool(MeasuredTrigger.producers))
-        holdings = MeasuredTrigger.producers[0].holdings
-        # In flight, or settled already: at most of the moments looked at, few are in flight.
-        await reached(lambda: bool(holdings.budget.open or holdings.sealed[Disposition.ACCEPT]))
-        started = time.perf_counter()
-        await reached(lambda: holdings.sealed[Disposition.ACCEPT] >= count)
-        seconds = time.perf_counter() - started
-        assert len(set(watcher.ids)) == len(watcher.ids) == count, "lost or repeated"
-    return (count - 1) / seconds
+    def arguments(self, place: PubSubSubscription) -> dict[str, Any]:
+        return {"project_id": self._project, "subscription": place.name, "gcp_conn_id": CONN_ID}
 
 
-async def reached(condition: Callable[[], bool]) -> None:
-    """Wait until ``condition()`` holds, to the millisecond."""
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline, "nothing has come of it for 300 s"
-        await asyncio.sleep(0.001)
-
-
-def measure(endpoint: str, project: str, taken: str, pairs: int, count: int) -> None:
+def measure(name: str, endpoint: str, project: str, rounds: int, messages: int) -> None:
     os.environ["PUBSUB_EMULATOR_HOST"] = endpoint
     connection = {"conn_type": "google_cloud_platform", "extra": {"project": project}}
     os.environ[f"AIRFLOW_CONN_{CONN_ID.upper()}"] = json.dumps(connection)
-    bodies = [json.dumps({"n": n, "padding": PADDING}) for n in range(count)]
-    libraries, machines = [], []
-    print(f"{count} messages a run, on {taken}")
-    for pair in range(pairs):
-        subscription = PubSubSubscription(endpoint, project, f"benchmark-{os.getpid()}-{pair}")
-        subscription.create()
-        subscription.send(bodies)
-        libraries.append(library(subscription, count))
-        # What the library leaves behind is that subscription's.
-        again = PubSubSubscription(endpoint, project, f"benchmark-{os.getpid()}-{pair}-machine")
-        again.create()
-        again.send(bodies)
-        machines.append(asyncio.run(machine(project, again, count)))
-        subscription.close()
-        again.close()
-        print(f"  library {libraries[-1]:6.0f}/s   machine {machines[-1]:6.0f}/s   {machines[-1] / libraries[-1]:.2f}")
-    ratio = statistics.median(m / b for m, b in zip(machines, libraries, strict=True))
-    print(
-        f"medians: library {statistics.median(libraries):.0f}/s, machine {statistics.median(machines):.0f}/s, "
-        f"ratio {ratio:.2f}"
-    )
+    asyncio.run(compare(PubSub(name, endpoint, project), rounds, messages))
 
 
 @contextmanager
@@ -141,17 +102,14 @@ def own_emulator(folder: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--messages", type=int, default=5000)
-    arguments = parser.parse_args()
-    os.environ.setdefault("AIRFLOW__SHAREDSTREAM__JOIN_GRACE_SECONDS", "0")
+    given = options(__doc__, MESSAGES)
     with tempfile.TemporaryDirectory() as folder:
         with PubSubServer(Path(folder)) as server:
+            print(server.taken)
             if server.real:
-                measure(server.endpoint, server.project, server.taken, arguments.pairs, arguments.messages)
+                measure("Pub/Sub, Google's emulator", server.endpoint, server.project, given.rounds, given.messages)
         with own_emulator(Path(folder)) as endpoint:
-            measure(endpoint, "own", "the tests' own emulator", arguments.pairs, arguments.messages)
+            measure("Pub/Sub, the tests' emulator", endpoint, "own", given.rounds, given.messages)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ import base64
 import json
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -128,10 +129,13 @@ class KafkaServer:
         """Let node `to` lead the partition, by an election; `topic` has a replica on every node."""
         self._cluster().move_leader(topic, partition, to)
 
-    def fill(self, topic: str, records: int, *, value_bytes: int) -> None:
-        """Write records without keys, of random letters, spread over the partitions: some 150,000 a second."""
-        amount = ["--num-records", str(records), "--record-size", str(value_bytes), "--throughput", "-1"]
-        self._cluster().tool("ProducerPerformance", "--topic", topic, *amount)
+    def fill(self, topic: str, records: int, values: Sequence[str]) -> None:
+        """Write records without keys, each with one of `values`, over the partitions: some 150,000 a second."""
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write("\n".join(values))
+            file.flush()
+            amount = ["--num-records", str(records), "--payload-file", file.name, "--throughput", "-1"]
+            self._cluster().tool("ProducerPerformance", "--topic", topic, *amount)
 
     def permit(self, user: str, *, topic: str | None = None, group: str | None = None) -> None:
         """Let `user` do everything with the topic or the group, and from then on only those who were permitted to.
