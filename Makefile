@@ -99,7 +99,7 @@ build: $(VENV)/.made ## sdist and wheel, in dist/
 	@$(BIN)/python -m build --outdir dist
 
 .PHONY: env env-amazon env-ministack lock
-env: $(VENV)/.made ## .venv: the package, editable, with every extra but amazon, and all tools
+env: $(VENV)/.made ## .venv: the package, editable, with every extra but amazon and kafka-msk, and all tools
 env-amazon: $(AMAZON)/.made ## .venv-amazon: the package, editable, with the extra amazon, and the test tools
 env-ministack: $(MINISTACK)/.made ## .venv-ministack: the local SQS server
 

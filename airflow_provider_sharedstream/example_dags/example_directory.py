@@ -1,7 +1,8 @@
-"""Two Dags on one directory, which is looked through once for both.
+"""Two Dags on one directory, which is scanned once for both.
 
-A file is deleted when every watcher whose it is has its event stored; one that is nobody's stays. Since it is gone when
-the task runs, the message carries its content; with ``archive_directory`` it would carry where the file is now.
+A file is deleted when every watcher that it matches has its event stored; one that no watcher matches stays. Since the
+file is gone when the task runs, the message carries its content; with ``archive_directory`` it would carry the file's
+new path.
 """
 
 from __future__ import annotations

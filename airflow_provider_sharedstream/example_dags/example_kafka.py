@@ -1,7 +1,7 @@
-"""One Kafka topic, three Dags: each gets the records that are its own, as one member of one consumer group.
+"""One Kafka topic, three Dags: each gets the records that it matches, as one member of one consumer group.
 
 The topic holds JSON such as ``{"kind": "order", "region": "eu", "total": 12.5}``; the connection ``kafka_default`` says
-in its extra where the brokers are. What :func:`check_order` refuses goes to a second topic with the reason on it.
+in its extra where the brokers are. What :func:`check_order` rejects goes to a second topic, with the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STREAM: dict[str, Any] = {
 
 
 def check_order(message: Message) -> dict[str, Any]:
-    """Return the order with its place in the topic; refuse one whose total is no number.
+    """Return the order with its place in the topic; reject one whose total is no number.
 
     A trigger names this function by its path, so that it is imported where it runs: in the triggerer.
     """

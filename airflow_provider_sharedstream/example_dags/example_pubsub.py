@@ -1,6 +1,6 @@
-"""A Pub/Sub subscription with three watchers, and its dead letters with one of their own.
+"""A Pub/Sub subscription with three watchers, and its dead letters with one more.
 
-Publishers set the attribute ``kind``. What :func:`check_order` refuses goes to a topic of its own, with the reason in
+Publishers set the attribute ``kind``. What :func:`check_order` rejects goes to a topic of its own, with the reason in
 its attributes; a subscription to that topic starts a Dag that shows it.
 """
 
@@ -27,7 +27,7 @@ SHARED: dict[str, Any] = {"project_id": PROJECT, "subscription": SUBSCRIPTION, "
 
 
 def check_order(message: Message) -> dict[str, Any]:
-    """Return the order with its total in cents; refuse one whose total is no number.
+    """Return the order with its total in cents; reject one whose total is no number.
 
     A trigger names this function by its path, so that it is imported where it runs: in the triggerer.
     """
@@ -48,7 +48,7 @@ def report(triggering_asset_events: Any = None) -> list[str]:
 
 @task
 def explain(triggering_asset_events: Any = None) -> list[str]:
-    """Log why messages were refused, and return the reasons."""
+    """Log why messages were rejected, and return the reasons."""
     received = messages(triggering_asset_events)
     for message in received:
         log.info("%s: %s", message.headers["x-sharedstream-reason"], message.body)

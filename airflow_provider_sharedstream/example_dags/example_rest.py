@@ -1,6 +1,6 @@
-"""Three Dags on a REST API: two on one list of releases, which is asked for once for both, one on a status.
+"""Three Dags on a REST API: two on one list of releases, which is requested once for both, and one on a status.
 
-``http_default`` is the connection, or whatever leads to the API's host; where the API wants a token, it belongs into
+``http_default`` is the connection, or whatever leads to the API's host; if the API wants a token, it belongs in
 the connection's extra: ``{"bearer_token": "..."}``.
 """
 
@@ -26,7 +26,7 @@ releases = Asset(
     "example_rest_releases",
     watchers=[AssetWatcher(name="releases", trigger=RestPollTrigger(RELEASES, match="!(body.draft)", **SHARED))],
 )
-# What is listed already when this Dag is deployed is old news to it.
+# What is listed already when this Dag is deployed is not new to it.
 security_fixes = Asset(
     "example_rest_security_fixes",
     watchers=[

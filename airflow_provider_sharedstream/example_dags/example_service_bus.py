@@ -1,7 +1,7 @@
 """A Service Bus queue with sessions and its dead letters, and a Dag for each kind of message.
 
-Messages of one customer have the customer's number as their session id, and so come in order; eight customers are
-served at once. What :func:`check_order` refuses goes to the queue's dead-letter queue, which another Dag watches.
+Messages of one customer have the customer's number as their session id, and so arrive in order; eight customers are
+served at once. What :func:`check_order` rejects goes to the queue's dead-letter queue, which another Dag watches.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QUEUE = os.environ.get("EXAMPLE_SERVICE_BUS_QUEUE", "example-orders")
 
 
 def check_order(message: Message) -> dict[str, Any]:
-    """Return the order; refuse one without items.
+    """Return the order; reject one without items.
 
     A trigger names this function by its path, so that it is imported where it runs: in the triggerer.
     """
@@ -41,7 +41,7 @@ def report(triggering_asset_events: Any = None) -> list[str]:
 
 @task
 def explain(triggering_asset_events: Any = None) -> list[str]:
-    """Log why messages were refused, and return the reasons."""
+    """Log why messages were rejected, and return the reasons."""
     received = messages(triggering_asset_events)
     for message in received:
         log.info("%s: %s", message.attributes["dead_letter_reason"], message.body)

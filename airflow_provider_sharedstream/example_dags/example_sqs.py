@@ -1,7 +1,7 @@
-"""One SQS queue, four Dags: each gets the messages that are its own, over one connection.
+"""One SQS queue, four Dags: each gets the messages that it matches, over one connection.
 
 The queue holds JSON such as ``{"kind": "order", "region": "eu", "total": 12.5}``. It needs a redrive policy, or the
-triggers a ``dead_letter_queue``: that is where :func:`check_order` sends what it refuses.
+triggers a ``dead_letter_queue``: that is where :func:`check_order` sends what it rejects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QUEUE = os.environ.get("EXAMPLE_SQS_QUEUE", "example-orders")
 
 
 def check_order(message: Message) -> dict[str, Any]:
-    """Return the order with its total in cents; refuse one whose total is no number.
+    """Return the order with its total in cents; reject one whose total is no number.
 
     A trigger names this function by its path, so that it is imported where it runs: in the triggerer.
     """
