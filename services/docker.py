@@ -35,6 +35,7 @@ class Container:
     :param port: the port inside; outside it is `Container.port`, of 127.0.0.1.
     :param env: variables for the container.
     :param ready: asked, with the outside port, until it returns True.
+    :param command: instead of the image's own.
     :param ready_seconds: limit for that; pulling the image is not part of it.
     """
 
@@ -45,12 +46,14 @@ class Container:
         *,
         env: Mapping[str, str],
         ready: Callable[[int], bool],
+        command: str | None = None,
         ready_seconds: float = 120.0,
     ) -> None:
         self.image = image
         self.port = free_port()
         self._inner_port = port
         self._env = env
+        self._command = command
         self._ready = ready
         self._ready_seconds = ready_seconds
         self._container: DockerContainer | None = None
@@ -60,7 +63,7 @@ class Container:
         from docker.errors import DockerException
         from testcontainers.core.container import DockerContainer
 
-        container = DockerContainer(self.image).with_envs(**self._env)
+        container = DockerContainer(self.image, command=self._command).with_envs(**self._env)
         # testcontainers passes the mapping on to docker-py, which takes an address beside the port.
         container.ports[f"{self._inner_port}/tcp"] = ("127.0.0.1", self.port)  # type: ignore[assignment]
         try:

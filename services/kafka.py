@@ -23,9 +23,7 @@ from services.kafka_certificates import Certificates, Issued
 from services.kafka_cluster import USERS, KafkaCluster, answers, archive_classes
 from services.kafka_jars import install, kafka_version
 from services.process import LocalProcess, Service, ServiceUnavailable, free_port, require_real
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from services.started import Started
 
 BOOTSTRAP = "SHAREDSTREAM_KAFKA_BOOTSTRAP"
 """A broker without TLS or SASL to use as it is, 127.0.0.1:9092 for example."""
@@ -33,7 +31,7 @@ BOOTSTRAP = "SHAREDSTREAM_KAFKA_BOOTSTRAP"
 __all__ = ["BOOTSTRAP", "USERS", "KafkaServer", "unsecured_token"]
 
 
-class KafkaServer:
+class KafkaServer(Started):
     """Starts what can be had, in this order: $SHAREDSTREAM_KAFKA_BOOTSTRAP, Docker, Apache Kafka on Java, noida-db.
 
     Only Apache Kafka on Java has several nodes, TLS and SASL, or settings of its own, and so is taken where one of
@@ -74,13 +72,6 @@ class KafkaServer:
         if self._plain and (address := os.environ.get(BOOTSTRAP)):
             self.bootstrap = address
             self.taken = f"environment address {address}"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Raises ServiceUnavailable when nothing can serve it, RuntimeError when what was started isn't ready."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -11,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+from services.maven import installed
 from services.process import ServiceUnavailable
 
 POM = Path(__file__).with_name("kafka_pom.xml")
@@ -71,34 +71,10 @@ def install() -> Kafka:
     Raises ServiceUnavailable, with what to install, when there is no Java, no Maven, or nothing to fetch from.
     """
     java = _java()
-    folder = CACHE / kafka_version()
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "install.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        kafka = Kafka(folder, java)
-        if not kafka.libs.exists():
-            _fetch(kafka.libs)
+    kafka = Kafka(CACHE / kafka_version(), java)
+    goal = ["--file", str(POM), "dependency:copy-dependencies", "-DincludeScope=runtime"]
+    installed(kafka.libs, f"Apache Kafka {kafka_version()}", goal)
     return kafka
-
-
-def _fetch(libs: Path) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise ServiceUnavailable("there is no mvn in PATH. On Debian or Ubuntu: apt-get install maven")
-    part = libs.with_name("libs.part")
-    shutil.rmtree(part, ignore_errors=True)
-    goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={part}"]
-    done = subprocess.run(
-        [maven, "--batch-mode", "--quiet", "--file", str(POM), *goal],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise ServiceUnavailable(f"Maven could not fetch Apache Kafka {kafka_version()}:\n{done.stdout[-2000:]}")
-    part.rename(libs)
 
 
 def _java() -> str:

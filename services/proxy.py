@@ -5,23 +5,16 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import socket
 import ssl
-import threading
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-T = TypeVar("T")
+from services.tcp import TcpServer
 
 HALF_OPEN_SECONDS = 0.2
 """How long what is still on its way may take once one side has closed."""
 
 
-class TcpProxy:
-    """Passes on what comes to `port`, in a thread of its own. All methods may be called from any thread.
+class TcpProxy(TcpServer):
+    """Passes on what comes to `port`.
 
     :param target_port: where to.
     :param target_host: default: this machine.
@@ -30,58 +23,18 @@ class TcpProxy:
 
     def __init__(self, target_port: int, target_host: str = "127.0.0.1", *, tls: ssl.SSLContext | None = None) -> None:
         self.target = (target_host, target_port)
-        self._tls = tls
+        super().__init__(tls)
         self.delay_seconds = 0.0
         """How much later each piece is passed on, in each direction."""
-        self.opened = 0
-        """Connections accepted so far."""
         self.bytes_up = 0
         """Bytes that came from clients so far."""
         self.bytes_down = 0
         """Bytes that came from the server so far."""
-        # Bound for as long as the proxy lives, so that the port stays ours while nobody listens.
-        self._keeper = _bound(0)
-        self.port = int(self._keeper.getsockname()[1])
-        self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.new_event_loop()
         self._flowing = asyncio.Event()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy-{self.port}", daemon=True)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
 
     @property
     def endpoint_url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def open(self) -> int:
-        """Connections open now."""
-        return len(self._connections)
-
-    def start(self) -> None:
-        self._thread.start()
-        self.heal()
-
-    def stop(self) -> None:
-        """Cut, and give the port back; the proxy can't be started again. Does nothing the second time."""
-        if self._loop.is_closed():
-            return
-        if self._thread.is_alive():
-            self.cut()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-        self._loop.close()
-        self._keeper.close()
-
-    def cut(self) -> None:
-        """Drop every connection and refuse new ones, until `heal`."""
-        self._call(self._cut())
 
     def stall(self) -> None:
         """Go on accepting, but pass nothing in either direction, until `heal`."""
@@ -94,40 +47,12 @@ class TcpProxy:
     def seen_from_client(self, connection: int, piece: bytes) -> None:
         """Called with each piece that a client sends; for subclasses that count requests."""
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=30)
-
-    async def _cut(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        open_now = list(self._connections)
-        for connection in open_now:
-            connection.cancel()
-        await asyncio.gather(*open_now, return_exceptions=True)
-
     async def _stall(self) -> None:
         self._flowing.clear()
 
     async def _heal(self) -> None:
         self._flowing.set()
-        if self._server is None:
-            self._server = await asyncio.start_server(self._accept, sock=_bound(self.port), ssl=self._tls)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        self.opened += 1
-        number = self.opened
-        try:
-            await self._serve(number, reader, writer)
-        except (OSError, asyncio.CancelledError):
-            # Cancelled only by `cut`; the task ends here, and asyncio would log a cancelled handler as an error.
-            pass
-        finally:
-            writer.transport.abort()
-            self._connections.discard(task)
+        await super()._heal()
 
     async def _serve(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection(*self.target)
@@ -207,12 +132,3 @@ class _Requests:
             if target := headers.get(b"x-amz-target"):
                 actions.append(target.rpartition(b".")[2].decode())
         return actions
-
-
-def _bound(port: int) -> socket.socket:
-    """A socket bound to the port of 127.0.0.1, beside others of this program."""
-    bound = socket.socket()
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    bound.bind(("127.0.0.1", port))
-    return bound

@@ -31,6 +31,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from services.chosen import ChosenServer
 from services.docker import Container, docker_answers
 from services.process import (
     LocalProcess,
@@ -43,9 +44,6 @@ from services.process import (
     wait_until,
 )
 from services.pubsub_subscription import PubSubSubscription
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 ENDPOINTS = ("PUBSUB_EMULATOR_HOST", "SHAREDSTREAM_PUBSUB_ENDPOINT")
 """Address of an emulator to use as it is, 127.0.0.1:8085 for example; the first one set counts."""
@@ -60,7 +58,7 @@ INSTALL = (
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
-class PubSubServer:
+class PubSubServer(ChosenServer):
     """Starts what can be had: an address, Docker, Google's emulator as a local process, the tests' own emulator.
 
     Topics, subscriptions and messages are lost at `stop`, `restart` and `kill`; the port stays.
@@ -72,64 +70,23 @@ class PubSubServer:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.real = True
-        """False for the tests' own emulator."""
-        self.taken = ""
-        self.endpoint = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), "")
+        given = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), "")
+        self.endpoint = given.removeprefix("http://").rstrip("/")
         """host:port, for PUBSUB_EMULATOR_HOST; empty before the first start."""
+        super().__init__(f"environment address {self.endpoint}" if self.endpoint else "")
         # An emulator takes any project; one of its own keeps a run apart from all others on a server that was given.
         self.project = f"sharedstream-{secrets.token_hex(4)}"
-        self._container: Container | None = None
-        self._process: LocalProcess | None = None
-        if self.endpoint:
-            self.endpoint = self.endpoint.removeprefix("http://").rstrip("/")
-            self.taken = f"environment address {self.endpoint}"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
 
     @property
     def port(self) -> int:
         return int(self.endpoint.rpartition(":")[2])
 
     def start(self) -> None:
-        """Raises ServiceUnavailable when nothing can serve it, RuntimeError when what was started isn't ready."""
-        if self._process is not None:
-            self._process.start()
-        elif self._container is not None:
-            self._container.start()
-        elif self.endpoint:
+        if self._given:
             host = self.endpoint.rpartition(":")[0]
             if not wait_until(lambda: listening(self.port, host), limit_seconds=10):
                 raise ServiceUnavailable(f"nothing answers at the {self.taken}")
-        else:
-            self._choose()
-        require_real(self)
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.stop()
-        if self._container is not None:
-            self._container.stop()
-
-    def restart(self) -> None:
-        """Same port, nothing in it; raises ServiceUnavailable for a server given by address."""
-        self._ours("restarted")
-        if self._container is not None:
-            self._container.restart()
-        if self._process is not None:
-            self._process.restart()
-
-    def kill(self) -> None:
-        """KILL -9; raises ServiceUnavailable where it isn't a local process."""
-        self._ours("killed")
-        if self._process is None:
-            raise ServiceUnavailable(f"{self.taken} can't be killed, only stopped")
-        self._process.kill()
+        super().start()
 
     def connection(self) -> str:
         """An Airflow connection as JSON, for AIRFLOW_CONN_GOOGLE_CLOUD_DEFAULT beside PUBSUB_EMULATOR_HOST."""
@@ -169,13 +126,15 @@ class PubSubServer:
     def _choose(self) -> None:
         why_not_docker = ""
         if docker_answers():
-            container = _EmulatorContainer()
+            # The image starts the emulator only when told to.
+            command = "gcloud beta emulators pubsub start --host-port=0.0.0.0:8085"
+            container = Container(IMAGE, 8085, env={}, command=command, ready=_answers)
             try:
                 container.start()
             except ServiceUnavailable as error:
                 why_not_docker = f" ({error})"
             else:
-                self._container = container
+                self._server = container
                 self.endpoint = f"127.0.0.1:{container.port}"
                 self.taken = f"Docker image {container.image}"
                 return
@@ -183,50 +142,27 @@ class PubSubServer:
         jar, java = find_jar(), shutil.which("java")
         if jar is not None and java is not None:
             # Left alone, the JVM takes a quarter of the machine and a thread for every core.
-            command = [java, "-Xmx1g", "-XX:+UseSerialGC", "-jar", str(jar), "--host=127.0.0.1", f"--port={port}"]
+            run = [java, "-Xmx1g", "-XX:+UseSerialGC", "-jar", str(jar), "--host=127.0.0.1", f"--port={port}"]
             self.taken = f"local process: Google's {jar.stem.removesuffix('-all')}{why_not_docker}"
         else:
             self.real = False
-            command = [sys.executable, "-m", "tests.emulators.pubsub", f"--port={port}"]
+            run = [sys.executable, "-m", "tests.emulators.pubsub", f"--port={port}"]
             self.taken = f"the tests' own emulator ({INSTALL}){why_not_docker}"
         real = self.real
-        self._process = LocalProcess(
+        self._server = LocalProcess(
             "Pub/Sub emulator",
-            command,
+            run,
             log_file=self.folder / "pubsub.log",
             cwd=CHECKOUT,
-            ready=lambda: http_ok(f"http://127.0.0.1:{port}") if real else listening(port),
+            ready=lambda: _answers(port) if real else listening(port),
         )
         self.endpoint = f"127.0.0.1:{port}"
         require_real(self)
-        self._process.start()
-
-    def _ours(self, what: str) -> None:
-        if self._process is None and self._container is None:
-            raise ServiceUnavailable(f"{self.taken or 'a server that was never started'} can't be {what}")
+        self._server.start()
 
 
-class _EmulatorContainer(Container):
-    """Google's own image starts the emulator only when told to."""
-
-    _inside = 8085
-
-    def __init__(self) -> None:
-        super().__init__(IMAGE, self._inside, env={}, ready=lambda port: http_ok(f"http://127.0.0.1:{port}"))
-
-    def start(self) -> None:
-        from docker.errors import DockerException
-        from testcontainers.core.container import DockerContainer
-
-        command = f"gcloud beta emulators pubsub start --host-port=0.0.0.0:{self._inside}"
-        container = DockerContainer(self.image, command=command)
-        container.ports[f"{self._inside}/tcp"] = ("127.0.0.1", self.port)  # type: ignore[assignment]
-        try:
-            container.start()
-        except DockerException as error:
-            raise ServiceUnavailable(f"Docker answers, but cannot run {self.image}: {error}") from error
-        self._container = container
-        self._wait_ready()
+def _answers(port: int) -> bool:
+    return http_ok(f"http://127.0.0.1:{port}")
 
 
 def find_jar() -> Path | None:

@@ -5,22 +5,17 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import socket
 import ssl
-import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 import h11
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-T = TypeVar("T")
+from services.tcp import TcpServer
 
 
 class Request(NamedTuple):
@@ -62,33 +57,17 @@ class Response:
 Handler = Callable[[Request], Response]
 
 
-class RestServer:
-    """Answers by path. It runs in a thread of its own; all methods may be called from any thread.
+class RestServer(TcpServer):
+    """Answers by path.
 
     :param tls: makes it an https server.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(tls)
         self.requests: list[Request] = []
         """Everything that came, in order."""
-        self.connections = 0
-        """Accepted so far."""
-        self._tls = tls
         self._handlers: dict[str, Handler] = {}
-        # Bound for as long as the server lives, so that the port stays ours while nobody listens.
-        self._keeper = _bound(0)
-        self.port = int(self._keeper.getsockname()[1])
-        self._server: asyncio.Server | None = None
-        self._open: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=f"rest-{self.port}", daemon=True)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
 
     @property
     def url(self) -> str:
@@ -103,57 +82,11 @@ class RestServer:
         """How many requests came for a path; None: for any."""
         return sum(1 for request in list(self.requests) if path in (None, request.path))
 
-    def start(self) -> None:
-        self._thread.start()
-        self.heal()
+    async def _serve(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(h11.ProtocolError):
+            await self._answer(reader, writer)
 
-    def stop(self) -> None:
-        """End; it can't be started again. Does nothing the second time."""
-        if self._loop.is_closed():
-            return
-        self.cut()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-        self._keeper.close()
-
-    def cut(self) -> None:
-        """Drop every connection and refuse new ones, until `heal`."""
-        self._call(self._cut())
-
-    def heal(self) -> None:
-        self._call(self._heal())
-
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=30)
-
-    async def _cut(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for connection in list(self._open):
-            connection.cancel()
-        await asyncio.gather(*self._open, return_exceptions=True)
-
-    async def _heal(self) -> None:
-        if self._server is None:
-            self._server = await asyncio.start_server(self._accept, sock=_bound(self.port), ssl=self._tls)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._open.add(task)
-        self.connections += 1
-        try:
-            await self._serve(reader, writer)
-        except (OSError, h11.ProtocolError, asyncio.CancelledError):
-            # Cancelled only by `cut`; asyncio would log a cancelled handler as an error.
-            pass
-        finally:
-            writer.transport.abort()
-            self._open.discard(task)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = h11.Connection(h11.SERVER)
         while (request := await _receive(connection, reader)) is not None:
             self.requests.append(request)
@@ -228,12 +161,3 @@ def in_turn(*responses: Response | Handler) -> Handler:
         return response if isinstance(response, Response) else response(request)
 
     return handler
-
-
-def _bound(port: int) -> socket.socket:
-    """A socket bound to the port of 127.0.0.1, beside others of this program."""
-    bound = socket.socket()
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    bound.bind(("127.0.0.1", port))
-    return bound

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 from services.docker import docker_answers
 from services.process import LocalProcess, Service, ServiceUnavailable, free_port, listening, require_real
 from services.service_bus_docker import IMAGE, ServiceBusContainers
+from services.started import Started
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from tests.emulators.service_bus.control import RemoteControl
 
 CONNECTION_STRING = "SHAREDSTREAM_SERVICEBUS_CONNECTION_STRING"
@@ -30,7 +29,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 MICROSOFTS_KEY = "SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=SAS_KEY_VALUE"
 
 
-class ServiceBusServer:
+class ServiceBusServer(Started):
     """Starts what can be had: $SHAREDSTREAM_SERVICEBUS_CONNECTION_STRING, Docker, the tests' own emulator as a process.
 
     With the tests' own, messages survive `restart`, but neither `stop` nor `kill`; the port stays the same.
@@ -52,13 +51,6 @@ class ServiceBusServer:
         self._control: RemoteControl | None = None
         if self.connection_string:
             self.taken = f"environment variable {CONNECTION_STRING}"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
 
     @property
     def control(self) -> RemoteControl:

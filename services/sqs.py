@@ -27,12 +27,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from services.chosen import ChosenServer
 from services.docker import Container, docker_answers
-from services.process import LocalProcess, Service, ServiceUnavailable, free_port, http_ok, require_real
+from services.process import LocalProcess, Service, ServiceUnavailable, free_port, http_ok
 from services.sqs_queue import SqsQueue
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 ENDPOINT = "SHAREDSTREAM_SQS_ENDPOINT"
 """Address of a server to use as it is, http://127.0.0.1:4566 for example."""
@@ -42,7 +40,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 HEALTH = "/_ministack/health"
 
 
-class SqsServer:
+class SqsServer(ChosenServer):
     """Starts what can be had, in this order: $SHAREDSTREAM_SQS_ENDPOINT, Docker, ministack.
 
     Queues and messages survive `stop` and `restart`, in `folder`, but not `kill`. A test that needs the server away for
@@ -52,59 +50,16 @@ class SqsServer:
     """
 
     name = "sqs"
-    real = True
     region = "us-east-1"
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.taken = ""
         self.endpoint_url = os.environ.get(ENDPOINT, "").rstrip("/")
-        self._container: Container | None = None
-        self._process: LocalProcess | None = None
-        if self.endpoint_url:
-            self.taken = f"environment address {self.endpoint_url}"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
+        super().__init__(f"environment address {self.endpoint_url}" if self.endpoint_url else "")
 
     @property
     def port(self) -> int:
         return int(urlsplit(self.endpoint_url).port or 80)
-
-    def start(self) -> None:
-        """Raises ServiceUnavailable when nothing can serve it, RuntimeError when what was started isn't ready."""
-        if self._process is not None:
-            self._process.start()
-        elif self._container is not None:
-            self._container.start()
-        elif not self.endpoint_url:
-            self._choose()
-        require_real(self)
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.stop()
-        if self._container is not None:
-            self._container.stop()
-
-    def restart(self) -> None:
-        """Same port, same queues and messages; raises ServiceUnavailable for a server given by address."""
-        self._ours("restarted")
-        if self._container is not None:
-            self._container.restart()
-        if self._process is not None:
-            self._process.restart()
-
-    def kill(self) -> None:
-        """KILL -9: queues and messages are gone; raises ServiceUnavailable where it isn't a local process."""
-        self._ours("killed")
-        if self._process is None:
-            raise ServiceUnavailable(f"{self.taken} can't be killed, only stopped")
-        self._process.kill()
 
     def client(self, endpoint_url: str | None = None) -> Any:
         """A boto3 client. `endpoint_url`: another address of the same server, a proxy's."""
@@ -161,13 +116,13 @@ class SqsServer:
             except ServiceUnavailable as error:
                 why_not_docker = f" ({error})"
             else:
-                self._container = container
+                self._server = container
                 self.endpoint_url = f"http://127.0.0.1:{container.port}"
                 self.taken = f"Docker image {image}"
                 return
         program = install_ministack()
         port = free_port()
-        self._process = LocalProcess(
+        self._server = LocalProcess(
             "ministack",
             [str(program)],
             log_file=self.folder / "ministack.log",
@@ -183,11 +138,7 @@ class SqsServer:
         )
         self.endpoint_url = f"http://127.0.0.1:{port}"
         self.taken = f"local process: PyPI ministack {MINISTACK}{why_not_docker}"
-        self._process.start()
-
-    def _ours(self, what: str) -> None:
-        if self._process is None and self._container is None:
-            raise ServiceUnavailable(f"{self.taken or 'a server that was never started'} can't be {what}")
+        self._server.start()
 
 
 def install_ministack() -> Path:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
-import subprocess
 import tarfile
 from pathlib import Path
 
+from services.maven import installed
 from services.process import LocalProcess, ServiceUnavailable, free_port, http_ok
 
 VERSION = "2.6.13.Final"
@@ -20,35 +19,16 @@ def install() -> Path:
 
     Raises ServiceUnavailable, with what to install, when there is no Java, no Maven, or nothing to fetch from.
     """
-    for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            raise ServiceUnavailable(f"there is no {program} in PATH. On Debian or Ubuntu: apt-get install maven")
-    folder = CACHE / VERSION
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "install.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            _fetch(folder)
-    return folder
-
-
-def _fetch(folder: Path) -> None:
+    if shutil.which("java") is None:
+        raise ServiceUnavailable("there is no java in PATH. On Debian or Ubuntu: apt-get install maven")
     artifact = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
-    done = subprocess.run(
-        ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={CACHE}"],
-        cwd=CACHE,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise ServiceUnavailable(f"Maven can't fetch {artifact}: {done.stdout[-500:]}")
-    part = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    with tarfile.open(CACHE / ARCHIVE) as archive:
-        archive.extractall(part, filter="data")
-    (CACHE / ARCHIVE).unlink()
-    part.rename(folder)
+    return installed(CACHE / VERSION, artifact, ["dependency:copy", f"-Dartifact={artifact}"], _unpack)
+
+
+def _unpack(folder: Path) -> None:
+    with tarfile.open(folder / ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    (folder / ARCHIVE).unlink()
 
 
 class RegistryServer(LocalProcess):

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 
+from services.started import Started
 from tests.emulators.pubsub.backlog import Depth
 from tests.emulators.pubsub.broker import Broker
 from tests.emulators.pubsub.faults import Faults
 from tests.emulators.pubsub.streaming import StreamingCalls
 from tests.emulators.pubsub.unary import UnaryCalls
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 THREADS = 100
 """Each open stream takes one for itself."""
 
 
-class PubSubEmulator:
+class PubSubEmulator(Started):
     """A Pub/Sub server on 127.0.0.1, for clients with an insecure channel.
 
     Messages survive `stop` and `start`, which keep the port: clients see a server that was away for a while.
@@ -39,13 +37,6 @@ class PubSubEmulator:
         self._unary = UnaryCalls(self._broker, self.faults, self._count)
         self._streaming = StreamingCalls(self._broker, self.faults, self._count)
         self._server: Any = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
 
     @property
     def endpoint(self) -> str:
