@@ -40,6 +40,8 @@ def objections(batch: Batch, stream: StreamRoster) -> dict[Delivery, str]:
     :param batch: with everybody's receipts.
     :param stream: who belongs to the stream, as read after the outcome of the batch was known.
     """
+    if _has_ended(batch, stream):
+        return dict.fromkeys(batch.deliveries, "its watchers are no longer there")
     late = [(listed.since, f"{listed.name} has not seen it") for listed in unheard(batch, stream).values()]
     late += [(gone.until, f"what takes the place of {gone.name} has not seen it") for gone in stream.departed.values()]
     dropped = [receipt for receipt in batch.receipts if _is_gone(receipt, batch, stream)]
@@ -61,6 +63,14 @@ def _is_gone(receipt: Receipt, batch: Batch, stream: StreamRoster) -> bool:
         return False
     # On both lists is a trigger of several assets that has lost one.
     return number not in stream.members or number in stream.departed
+
+
+def _has_ended(batch: Batch, stream: StreamRoster) -> bool:
+    """Whether nobody belongs to the stream any more, so that the roster doesn't say who was to see ``batch``."""
+    if stream.members or stream.departed:
+        return False
+    numbers = {receipt.trigger_id for receipt in batch.receipts if receipt.trigger_id is not None}
+    return bool(numbers - batch.excused)
 
 
 def attended(
@@ -150,6 +160,6 @@ class Attendance:
             if self._cohort is not None and sight is not None and not sight.blind:
                 if sight.roster is None or sight.roster.read_at <= self._waiting[0].since:
                     return
-                stream = self._cohort.roll_call.standing(sight.roster)
+                stream = self._cohort.roll_call.owed(sight.roster)
             batch, outcome, _ = self._waiting.popleft()
             self._decide(batch, outcome, stream)

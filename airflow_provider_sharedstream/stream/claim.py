@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 log = logging.getLogger(__name__)
 
@@ -14,6 +15,7 @@ LOOK_SECONDS = 0.5
 """How often it is looked whether a source is free."""
 CLOSING_SECONDS = 30.0
 """How long the stream before this one may take to close before that is reported."""
+SAY_AFTER_SECONDS = 10.0
 SAY_EVERY_SECONDS = 60.0
 """How often it is repeated that two streams hold each other up."""
 
@@ -26,19 +28,31 @@ class SourceClaim:
     their arguments agree, or until the old stream of a changed Dag has gone.
 
     :param describe: the stream's arguments, as JSON, for the message that says how the two differ.
+    :param stream: the stream's name on the roster.
+    :param why_hold: says what else there is to wait for before anything is taken.
     """
 
     _claims: dict[str, SourceClaim] = {}
+    _all: WeakSet[SourceClaim] = WeakSet()
 
-    def __init__(self, describe: Callable[[], str]) -> None:
+    def __init__(
+        self, describe: Callable[[], str], stream: str = "", why_hold: Callable[[], str | None] = lambda: None
+    ) -> None:
+        self.stream = stream
+        self.wanted: str | None = None
+        """The identity of the source that it has, or waits for."""
         self._describe = describe
+        self._why_hold = why_hold
+        self._say_at: float | None = None
         self._identity: str | None = None
         self._rivals: set[SourceClaim] = set()
+        self._all.add(self)
 
     async def take(self, identity: str) -> None:
         """Wait until ``identity`` is free, and claim it."""
         if identity != self._identity:
             self.drop()
+        self.wanted = identity
         holder: SourceClaim | None = None
         now = asyncio.get_running_loop().time
         say_at = now()
@@ -66,19 +80,29 @@ class SourceClaim:
 
     async def undisputed(self) -> None:
         """Wait until no other stream wants the source."""
-        while self._rivals:
+        while self.disputed:
+            self._say_what_holds()
             await asyncio.sleep(LOOK_SECONDS)
+        self._say_at = None
 
     @property
     def disputed(self) -> bool:
         """Whether another stream with other arguments wants the source."""
-        return bool(self._rivals)
+        return bool(self._rivals) or self._why_hold() is not None
 
     def drop(self) -> None:
         """Give the claim up."""
         if self._identity is not None and self._claims.get(self._identity) is self:
             del self._claims[self._identity]
-        self._identity = None
+        self._identity = self.wanted = None
+
+    def _say_what_holds(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._say_at is None:
+            self._say_at = now + SAY_AFTER_SECONDS
+        elif now >= self._say_at and (reason := self._why_hold()) is not None:
+            self._say_at = now + SAY_EVERY_SECONDS
+            log.warning("%s is held, no message is taken: %s", self._identity, reason)
 
     def _say(self, identity: str, holder: SourceClaim) -> None:
         if self in holder._rivals:
@@ -90,6 +114,14 @@ class SourceClaim:
             )
         else:
             log.error("%s waits, since the stream before this one has not ended yet", identity)
+
+
+def wanted_by(stream: str) -> str | None:
+    """Return the identity of the source that a stream of this process takes messages from, or waits to.
+
+    :param stream: its name on the roster.
+    """
+    return next((one.wanted for one in SourceClaim._all if one.stream == stream and one.wanted is not None), None)
 
 
 def differences(mine: str, theirs: str) -> str:

@@ -94,7 +94,10 @@ class BrokerStreamProducer(SharedStreamProducer):
         self.attendance = Attendance(cohort, self.judge.decide, clock=clock)
         if cohort is not None:
             cohort.serve(settings.cohort_timeout_seconds, self.metrics)
-        self._claim = SourceClaim(lambda: description)
+        if cohort is None:
+            self._claim = SourceClaim(lambda: description)
+        else:
+            self._claim = SourceClaim(lambda: description, cohort.roll_call.stream, cohort.roll_call.why_hold)
         self.intake = Intake(
             consumer,
             self.holdings.budget,

@@ -69,11 +69,13 @@ class StreamRoster:
     :param owner: id of the triggerer job that the watchers belong to; None: no live one has any of them.
     :param members: by trigger id.
     :param departed: by trigger id; the stream waits for their successors.
+    :param source: what names its source. Of sources that are different it may be equal.
     """
 
     owner: int | None
     members: Mapping[int, Listed] = field(default_factory=dict)
     departed: Mapping[int, Departed] = field(default_factory=dict)
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,12 @@ class Roster:
     def to_json(self) -> str:
         """Return the content of the file."""
         streams = {
-            name: {"owner": stream.owner, "members": stream.members, "departed": stream.departed}
+            name: {
+                "owner": stream.owner,
+                "members": stream.members,
+                "departed": stream.departed,
+                "source": stream.source,
+            }
             for name, stream in self.streams.items()
         }
         return json.dumps({"job": self.job, "read_at": self.read_at, "off": self.off, "streams": streams})
@@ -119,6 +126,7 @@ def _stream(content: Mapping[str, Any]) -> StreamRoster:
         owner=content["owner"],
         members={int(number): Listed(*entry) for number, entry in content["members"].items()},
         departed={int(number): Departed(*entry) for number, entry in content["departed"].items()},
+        source=content["source"],
     )
 
 

@@ -143,18 +143,23 @@ class Membership:
     def _wait_for_successors(
         self, now: float, watched_assets: Callable[[Iterable[int]], Mapping[int, datetime]]
     ) -> None:
-        came: dict[Link, float] = {}
+        came: dict[Link, _Known] = {}
         for known in self._known.values():
             for link, at in known.came.items():
-                came[link] = max(at, came.get(link, at))
+                if link not in came or at > came[link].came[link]:
+                    came[link] = known
         assets = watched_assets({link.asset_id for departure in self._departures for link in departure.links})
         waiting = []
         for departure in self._departures:
-            departure.links = frozenset(
-                link
-                for link in departure.links
-                if link.asset_id in assets and came.get(link, -1.0) < departure.noticed_at
-            )
+            left = set()
+            for link in (link for link in departure.links if link.asset_id in assets):
+                successor = came.get(link)
+                if successor is None or successor.came[link] < departure.noticed_at:
+                    left.add(link)
+                else:
+                    # What arrived since the old trigger was last there, and isn't settled yet, is for the new one.
+                    successor.since = min(successor.since, departure.until)
+            departure.links = frozenset(left)
             if not departure.links:
                 continue
             departure.note_parses(assets)
@@ -173,19 +178,20 @@ class Membership:
 
     def _streams(self) -> dict[str, StreamRoster]:
         owners: dict[str, int | None] = {}
-        sources: dict[str, set[str]] = {}
+        sources: dict[str, str] = {}
         members: dict[str, dict[int, Listed]] = {}
         departed: dict[str, dict[int, Departed]] = {}
         for number, known in self._known.items():
             stream = known.member.stream
             owners[stream] = known.member.owner
-            sources.setdefault(known.member.source, set()).add(stream)
+            sources[stream] = known.member.source
             members.setdefault(stream, {})[number] = Listed(known.since, known.member.name)
+        sources.update((departure.stream, departure.source) for departure in self._departures)
         for departure in self._departures:
             # Its successor's stream may be another: that of its siblings, whose arguments it had not.
-            for stream in {departure.stream, *sources.get(departure.source, ())}:
+            for stream in (stream for stream, source in sources.items() if source == departure.source):
                 departed.setdefault(stream, {})[departure.trigger_id] = Departed(departure.until, departure.name)
         return {
-            stream: StreamRoster(owners.get(stream), members.get(stream, {}), departed.get(stream, {}))
-            for stream in members.keys() | departed.keys()
+            stream: StreamRoster(owners.get(stream), members.get(stream, {}), departed.get(stream, {}), source)
+            for stream, source in sources.items()
         }

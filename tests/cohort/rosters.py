@@ -7,6 +7,7 @@ import time
 from airflow_provider_sharedstream.stream.roster import Departed, Listed, Roster, RosterReader, Sight, StreamRoster
 
 JOB = 7
+SOURCE = "queue"
 
 
 class HandWritten(RosterReader):
@@ -20,6 +21,8 @@ class HandWritten(RosterReader):
         self.stream = stream
         self.members: dict[int, Listed] = {}
         self.departed: dict[int, Departed] = {}
+        self.others: dict[str, StreamRoster] = {}
+        """Other streams, by name."""
         self.owner: int | None = JOB
         self.stopped_at: float | None = None
         self.blind = False
@@ -35,6 +38,6 @@ class HandWritten(RosterReader):
     def look(self, timeout_seconds: float) -> Sight:
         if self.blind:
             return Sight(None, True)
-        stream = StreamRoster(self.owner, dict(self.members), dict(self.departed))
+        stream = StreamRoster(self.owner, dict(self.members), dict(self.departed), SOURCE)
         known = {self.stream: stream} if self.members or self.departed else {}
-        return Sight(Roster(JOB, self.stopped_at or time.monotonic(), known), False)
+        return Sight(Roster(JOB, self.stopped_at or time.monotonic(), {**known, **self.others}), False)

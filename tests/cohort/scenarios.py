@@ -119,6 +119,39 @@ def match_changed(d: Deployment, name: str = "match changed", *, times: int = 20
     return d.account(name, flow, *watchers, seconds=time.monotonic() - began)
 
 
+def shared_changed(d: Deployment, name: str = "shared changed", *, times: int = 10, messages: int = 3000) -> Result:
+    """A shared argument changes for all: in turn all files at once, and one file a while before the others; then
+    the streams are held, and the triggerers restarted.
+    """
+    began = time.monotonic()
+    stem = _stem(name)
+    with Flow(d.queue(stem), least=messages, per_second=30) as flow:
+        queue = flow.queues[0]
+        watchers = [d.declare(f"{stem}_{number}", queue) for number in range(3)]
+        d.until_listed(*watchers)
+        for watcher in watchers:
+            watcher.listens(flow)
+        d.until_seen(flow, *watchers)
+        for number in range(times):
+            before = {watcher.name: d.trigger(watcher) for watcher in watchers}
+            changed = {"batch_size": 99 - number} if number % 4 < 2 else {"wait_time_seconds": 20 - number}
+            if number % 2:
+                first = watchers[number % len(watchers)]
+                d.declare(first.name, queue, **changed)
+                d.until_replaced(first, before[first.name])
+                for name, value in changed.items():
+                    held = f"is held, .* differ in .*{name}: .*{value}"
+                    d.until("word that they differ", lambda held=held: bool(d.log_lines(held)))
+                d.restart_triggerers()
+                d.until("a new word that they differ", lambda held=held: len(d.log_lines(held)) > 1)
+            for watcher in watchers:
+                d.declare(watcher.name, queue, **changed)
+            for watcher in watchers:
+                d.until_replaced(watcher, before[watcher.name])
+            d.until_seen(flow, *watchers)
+    return d.account(name, flow, *watchers, seconds=time.monotonic() - began)
+
+
 def come_and_go(d: Deployment, name: str = "come and go", *, messages: int = 3000) -> Result:
     """A watcher is added; a Dag is paused and unpaused; a Dag file is deleted; one gets a syntax error."""
     began = time.monotonic()

@@ -60,7 +60,8 @@ def roster(*members: int, since: float = 0.0, departed: dict[int, float] | None 
             roster(1, 2, departed={2: 200.0}),
             [OLD],
         ),
-        ("nobody is left, and its event was not stored", batch(1, matched={1: [OLD]}), roster(), [OLD]),
+        ("nobody is left", batch(1, matched={1: [OLD]}), roster(), [OLD, NEW]),
+        ("nobody is left of those that were waited for", batch(9, excused=frozenset({9})), roster(), []),
         (
             "one that the roster never knew",
             batch(1, 9, matched={9: [OLD]}, excused=frozenset({9})),

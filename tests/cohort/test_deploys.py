@@ -24,6 +24,10 @@ def test_dags_that_come_and_go(deployment: Deployment, note: Note) -> None:
     assert note(scenarios.come_and_go(deployment, messages=600)).lost == 0
 
 
+def test_a_shared_argument_changed(deployment: Deployment, note: Note) -> None:
+    assert note(scenarios.shared_changed(deployment, times=2, messages=600)).lost == 0
+
+
 def test_one_that_can_not_start(deployment: Deployment, note: Note) -> None:
     assert note(scenarios.cannot_start(deployment, messages=600)).lost == 0
     assert_said_loudly(deployment, "goes on without waiting for cannot_start_2/w")

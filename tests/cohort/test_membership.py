@@ -51,7 +51,7 @@ class Airflow:
 def test_those_of_the_first_reading_were_always_there() -> None:
     airflow = Airflow()
     airflow.add(1, (5, "w"))
-    assert airflow.read() == Roster(7, 101.0, {"s": StreamRoster(7, {1: Listed(0.0, "asset5/w")}, {})})
+    assert airflow.read() == Roster(7, 101.0, {"s": StreamRoster(7, {1: Listed(0.0, "asset5/w")}, {}, "queue")})
 
 
 def test_a_newcomer_counts_from_the_last_reading_without_it() -> None:
@@ -201,7 +201,8 @@ def test_every_stream_of_the_source_waits_for_who_comes_back_to_another_stream()
         "elsewhere": {},
     }
     airflow.add(4, (6, "w"), stream="ours")
-    streams = airflow.read().streams
+    streams = airflow.read(9.0).streams
+    assert streams["ours"].members[4] == Listed(gone[2].until, "asset6/w"), "what came since then is for it"
     assert not any(stream.departed for stream in streams.values())
     assert set(streams["ours"].members) == {1, 4}
 
@@ -225,6 +226,6 @@ def test_a_stream_whose_last_watcher_departed_stays_on_the_roster() -> None:
     airflow.add(1, (5, "w"))
     airflow.read()
     del airflow.members[1]
-    assert airflow.stream() == StreamRoster(None, {}, {1: Departed(101.0, "asset5/w")})
+    assert airflow.stream() == StreamRoster(None, {}, {1: Departed(101.0, "asset5/w")}, "queue")
     del airflow.parsed[5]
     assert airflow.read().streams == {}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from airflow_provider_sharedstream.stream.claim import SourceClaim
 from airflow_provider_sharedstream.stream.cohort import Cohort
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
-from airflow_provider_sharedstream.stream.roster import Departed, stream_id
-from tests.cohort.rosters import JOB, HandWritten
+from airflow_provider_sharedstream.stream.roster import Departed, Listed, StreamRoster, stream_id
+from tests.cohort.rosters import JOB, SOURCE, HandWritten
 from tests.machine.virtual import in_virtual_time, now, settle_down
 
 KEY = ("k",)
@@ -191,3 +194,86 @@ async def test_with_a_roster_nobody_waits_for_a_grace(roster: HandWritten) -> No
     began = now()
     await cohort.ready(3.0)
     assert now() == began
+
+
+OTHER = "another stream"
+
+
+def with_a_stranger(roster: HandWritten, *, owner: int = JOB, source: str = SOURCE) -> Cohort:
+    """A complete cohort; a watcher with other arguments is on the roster, on a source of the same name."""
+    roster.add(1)
+    roster.others[OTHER] = StreamRoster(owner, {2: Listed(0.0, "stranger")}, {}, source)
+    return cohort_with(roster, 1)[0]
+
+
+@contextmanager
+def claims(cohort: Cohort) -> Iterator[tuple[SourceClaim, SourceClaim]]:
+    """The stream's, and the stranger's."""
+    roll_call = cohort.roll_call
+    mine, others = SourceClaim(lambda: "{}", roll_call.stream, roll_call.why_hold), SourceClaim(lambda: "[]", OTHER)
+    yield mine, others
+    mine.drop()
+    others.drop()
+
+
+def owed(roster: HandWritten, cohort: Cohort) -> set[int]:
+    """Who has to see a message."""
+    shown = roster.look(0.0).roster
+    assert shown is not None
+    return set(cohort.roll_call.owed(shown).members)
+
+
+@in_virtual_time
+async def test_a_stranger_is_waited_for_until_it_shows_that_its_source_is_another(roster: HandWritten) -> None:
+    cohort = with_a_stranger(roster)
+    with claims(cohort) as (mine, others):
+        assert cohort.complete, "it may connect"
+        await mine.take("queue in one region")
+        assert mine.disputed
+        going_on = asyncio.create_task(mine.undisputed())
+        await asyncio.sleep(20)
+        assert not going_on.done()
+        assert owed(roster, cohort) == {1, 2}
+        await others.take("queue in another region")
+        await going_on
+        assert owed(roster, cohort) == {1}
+
+
+@in_virtual_time
+async def test_a_stranger_on_the_same_source_is_owed_all(roster: HandWritten) -> None:
+    cohort = with_a_stranger(roster)
+    with claims(cohort) as (mine, others):
+        await mine.take("the queue")
+        waiting = asyncio.create_task(others.take("the queue"))
+        await asyncio.sleep(300)
+        assert mine.disputed
+        assert cohort.complete
+        assert not cohort.roll_call.excused, "it listens, and may be the one who stays"
+        assert owed(roster, cohort) == {1, 2}
+        mine.drop()
+        await waiting
+
+
+@in_virtual_time
+async def test_a_stranger_that_never_connects_is_given_up_loudly(
+    roster: HandWritten, caplog: pytest.LogCaptureFixture
+) -> None:
+    cohort = with_a_stranger(roster)
+    with claims(cohort) as (mine, _):
+        await mine.take("the queue")
+        began = now()
+        await mine.undisputed()
+    assert now() - began == pytest.approx(60, abs=1)
+    assert cohort.roll_call.excused == {2}
+    assert any(r.levelno == logging.WARNING and "is held" in r.getMessage() for r in caplog.records)
+    assert any(r.levelno == logging.ERROR and "stranger" in r.getMessage() for r in caplog.records)
+
+
+@pytest.mark.parametrize(("owner", "source"), [(JOB + 1, SOURCE), (JOB, "another queue")])
+@in_virtual_time
+async def test_who_is_elsewhere_is_no_matter(roster: HandWritten, owner: int, source: str) -> None:
+    cohort = with_a_stranger(roster, owner=owner, source=source)
+    with claims(cohort) as (mine, _):
+        await mine.take("the queue")
+        assert not mine.disputed
+        assert owed(roster, cohort) == {1}

@@ -26,7 +26,7 @@ FULL = Roster(
     7,
     100.0,
     {
-        "s": StreamRoster(7, {1: Listed(0.0, "ü/w"), 2: Listed(99.5, "b/w")}, {3: Departed(98.0, "c/w")}),
+        "s": StreamRoster(7, {1: Listed(0.0, "ü/w"), 2: Listed(99.5, "b/w")}, {3: Departed(98.0, "c/w")}, "queue"),
         "t": StreamRoster(None),
     },
 )

@@ -37,6 +37,10 @@ def test_a_watchers_match_changed(deployment: Deployment, note: Note) -> None:
     assert deployment.log_lines("match_changed_0 .* was not stored, since its trigger is gone"), "some were on the way"
 
 
+def test_a_shared_argument_changed(deployment: Deployment, note: Note) -> None:
+    assert note(scenarios.shared_changed(deployment)).lost == 0
+
+
 def test_dags_that_come_and_go(deployment: Deployment, note: Note) -> None:
     assert note(scenarios.come_and_go(deployment)).lost == 0
 
