@@ -197,14 +197,19 @@ async def compare(source: Source, rounds: int, messages: int) -> Rounds:
             rate, cpu, _ = readings[-1]
             ratio = rate / found["alone"][-1].rate
             print(f"{rate:9,.0f}/s  {ratio:5.2f}  {cpu:6.1f} us of the processor  {name}", flush=True)
-    alone = found["alone"]
-    cells = [f"{statistics.median(one.rate for one in alone):,.0f}/s"]
-    for name in WATCHERS:
-        ratios = [ours.rate / theirs.rate for ours, theirs in zip(found[name], alone, strict=True)]
-        rate = statistics.median(one.rate for one in found[name])
-        cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}), {rate:,.0f}/s")
+    cells = []
+    for readings in found.values():
+        ratios = [ours.rate / theirs.rate for ours, theirs in zip(readings, found["alone"], strict=True)]
+        costs = [one.cpu_microseconds for one in readings]
+        part = "" if readings is found["alone"] else f", {spread(ratios, 2)}"
+        cells.append(f"{spread(costs, 1 if max(costs) < 100 else 0)} µs{part}")
     print(f"| {source.name} | " + " | ".join(cells) + " |", flush=True)
     return found
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Return the median, and the least and most."""
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def options(description: str | None, messages: int) -> argparse.Namespace:
