@@ -139,8 +139,8 @@ def shared_changed(d: Deployment, name: str = "shared changed", *, times: int = 
                 first = watchers[number % len(watchers)]
                 d.declare(first.name, queue, **changed)
                 d.until_replaced(first, before[first.name])
-                for name, value in changed.items():
-                    held = f"is held, .* differ in .*{name}: .*{value}"
+                for argument, value in changed.items():
+                    held = f"is held, .* differ in .*{argument}: .*{value}"
                     d.until("word that they differ", lambda held=held: bool(d.log_lines(held)))
                 d.restart_triggerers()
                 d.until("a new word that they differ", lambda held=held: len(d.log_lines(held)) > 1)
