@@ -14,7 +14,7 @@ AMAZON := .venv-amazon
 MINISTACK := .venv-ministack
 BIN := $(VENV)/bin
 REPORTS := .local/reports
-TYPED := $(wildcard airflow_provider_sharedstream services demo benchmarks tests/conformance tests/emulators tests/packaging)
+TYPED := airflow_provider_sharedstream services demo benchmarks tests
 
 # What Airflow writes at import stays inside the checkout.
 export AIRFLOW_HOME ?= $(CURDIR)/.local/airflow

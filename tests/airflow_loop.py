@@ -151,7 +151,7 @@ async def triggerer(**settings: Any) -> AsyncIterator[Triggerer]:
         await running.stop()
 
 
-async def until(condition: Callable[[], Any], what: str = "the condition", seconds: float = LONG_SECONDS) -> None:
+async def until(condition: Callable[..., Any], what: str = "the condition", seconds: float = LONG_SECONDS) -> None:
     """Wait until `condition()` holds; an awaitable that it returns is awaited. Raises AssertionError when time is
     up.
     """

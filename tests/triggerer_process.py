@@ -109,7 +109,7 @@ class TriggererProcess:
         return [line for line in self.log.splitlines() if all(word in line for word in words)]
 
 
-def wait(condition: Callable[[], Any], what: str, seconds: float = LONG_SECONDS) -> None:
+def wait(condition: Callable[..., Any], what: str, seconds: float = LONG_SECONDS) -> None:
     """Wait until `condition()` holds. Raises AssertionError when time is up."""
     held = wait_until(lambda: bool(condition()), limit_seconds=seconds, every_seconds=0.05)
     assert held, f"waited {seconds:g} s for {what}"
@@ -122,7 +122,7 @@ async def main(trigger: tuple[str, dict[str, Any]], stored: str, confirm: bool) 
     trigger_class = getattr(importlib.import_module(module), name)
     async with triggerer(store_seconds=0.02) as running:
         if not confirm:
-            running.manager.confirm_persisted = lambda seqs: None  # type: ignore[method-assign, assignment]
+            running.manager.confirm_persisted = lambda seqs: None  # type: ignore[method-assign]
         with open(stored, "a") as file:
 
             def store(watcher: Watcher, event: TriggerEvent) -> None:

@@ -124,7 +124,8 @@ def test_several_at_once_come_to_rest(database: Tables, tmp_path: Path) -> None:
     def at_rest() -> bool:
         owners = database.owners()
         places = [{owners[number] for number in several} for several in sources.values()]
-        return all(len(place) == 1 for place in places) and sorted(Counter(map(min, places)).values()) == [3, 3, 3]
+        one_each = all(len(place) == 1 for place in places)
+        return one_each and sorted(Counter(map(frozenset, places)).values()) == [3, 3, 3]
 
     threads = [threading.Thread(target=decide, args=(job,)) for job in jobs]
     for thread in threads:

@@ -52,7 +52,7 @@ def lines(airflow: Airflow, name: str) -> list[str]:
 
 def test_one_that_runs_none_of_ours_says_nothing(airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) -> None:
     name = airflow.add_triggerer()
-    folder = Path(airflow.components[name].env["TMPDIR"])
+    folder = Path(str(airflow.components[name].env["TMPDIR"]))
     assert wait_until(lambda: bool(list(folder.glob("airflow-sharedstream-*/roster.json"))), limit_seconds=120)
     assert lines(airflow, name) == []
     airflow.components[name].stop()

@@ -51,7 +51,7 @@ def swap_at(monkeypatch: pytest.MonkeyPatch, name: str, path: Path, content: str
         replace(path, content)
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(files.os, name, call)
+    monkeypatch.setattr(os, name, call)
 
 
 def test_the_id_is_the_same_until_the_file_changes(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_what_is_replaced_at_the_last_moment_is_not_deleted(
     swap_at(monkeypatch, "rename", path, "newer")
     if not hard_links:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(files.os, "link", refuse)
+            patch.setattr(os, "link", refuse)
             files.delete(str(path), file)
     else:
         files.delete(str(path), file)
@@ -136,7 +136,7 @@ def test_a_killed_deletion_is_finished(tmp_path: Path, monkeypatch: pytest.Monke
     def killed(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(files.os, "unlink", killed)
+    monkeypatch.setattr(os, "unlink", killed)
     with pytest.raises(KeyboardInterrupt):
         files.delete(str(path), file)
     monkeypatch.undo()
@@ -209,7 +209,7 @@ def test_written_to_during_a_move_to_another_file_system(
         with path.open("a") as opened:
             opened.write(" and more")
 
-    monkeypatch.setattr(files.shutil, "copyfileobj", copy)
+    monkeypatch.setattr(shutil, "copyfileobj", copy)
     files.move(str(path), file, str(target))
     assert path.read_text() == "content and more"
     assert os.listdir(other_file_system) == []
@@ -230,7 +230,7 @@ def test_two_moves_of_one_file_at_once_do_not_spoil_it(
         both_have_begun.wait(60)
         original(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(files.shutil, "copyfileobj", copy)
+    monkeypatch.setattr(shutil, "copyfileobj", copy)
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(files.move, str(path), file, str(target)) for _ in range(2)]:
             done.result()
@@ -248,7 +248,7 @@ def test_a_full_target_keeps_the_file_and_leaves_no_part(
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         files.move(str(path), file, str(target))
     assert path.read_text() == "content"

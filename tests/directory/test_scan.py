@@ -196,7 +196,7 @@ def test_a_change_within_one_size_and_time_is_seen(tmp_path: Path) -> None:
 def test_a_name_that_is_no_text(tmp_path: Path) -> None:
     with open(os.fsencode(tmp_path) + b"/caf\xe9.csv", "w"):
         pass
-    (file,) = scanner(tmp_path).scan(every) or ()
+    (file,) = scanner(tmp_path).scan(every) or []
     assert file.name == "caf\udce9.csv"
     assert file.id.encode().startswith(b"caf\\udce9.csv@")
 

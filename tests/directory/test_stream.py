@@ -327,7 +327,7 @@ async def test_much_content_comes_in_portions(inbox: Inbox, consumers: list[Reco
         directory=str(inbox.path), settle_seconds=0, poke_interval=0.1, content_up_to_bytes=1_048_576
     )
     await consumer.connect()
-    portions = []
+    portions: list[int] = []
     while sum(portions) < 40:
         portions.append(len(await consumer.receive(100)))
     assert max(portions) <= 9

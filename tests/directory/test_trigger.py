@@ -60,10 +60,16 @@ def test_it_survives_storage_with_an_equal_hash(given: dict[str, Any]) -> None:
 
 
 def test_what_one_watcher_wants_is_not_in_the_key() -> None:
+    wishes: list[dict[str, Any]] = [
+        {"filename": "a"},
+        {"filename": "b"},
+        {"pattern": "*.csv"},
+        {"pattern": "*", "match": "body.size"},
+    ]
     keys = {
         DirectoryFileDeleteTrigger(directory, **mine).shared_stream_key()
         for directory in ("/data/in", "/data/in/", "/data//in", Path("/data/in"), "/data/x/../in")
-        for mine in ({"filename": "a"}, {"filename": "b"}, {"pattern": "*.csv"}, {"pattern": "*", "match": "body.size"})
+        for mine in wishes
     }
     assert len(keys) == 1
     assert DirectoryFileDeleteTrigger("/data/in", "a", poke_interval=1).shared_stream_key() not in keys

@@ -74,9 +74,12 @@ async def test_ten_times_killed_while_a_hundred_thousand_records_flow(kafka: Kaf
 async def _next_event(store: Store) -> None:
     """Return right behind a storing: what was stored is not committed yet."""
     size = store.path.stat().st_size
-    async with asyncio.timeout(120):
+
+    async def stored() -> None:
         while store.path.stat().st_size == size:
             await asyncio.sleep(0.002)
+
+    await asyncio.wait_for(stored(), 120)
 
 
 async def _all_committed(topic: Topic) -> bool:

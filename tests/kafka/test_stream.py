@@ -255,7 +255,7 @@ async def test_the_lag_of_each_partition_is_reported(kafka: Kafka, monkeypatch: 
             found[tags["lane"]] = value
 
     monkeypatch.setattr("airflow_provider_sharedstream.brokers.kafka.pulse.EVERY_SECONDS", 0.2)
-    monkeypatch.setattr(metrics.stats, "gauge", gauge)
+    monkeypatch.setattr(f"{metrics.__name__}.stats.gauge", gauge)
     await topic.send_json([{"n": n} for n in range(100)], partition=1)
     async with triggerer() as running:
         running.storing.clear()

@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from airflow_provider_sharedstream.stream.consumer import BrokerLimits, Capabilities, Failures, LaneOwner
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.disposition import Disposition
 from airflow_provider_sharedstream.stream.errors import LeaseLost
 from tests.machine.virtual import now
+
+T = TypeVar("T")
 
 Kind = Literal["free", "locked", "session", "log", "keys"]
 KINDS: tuple[Kind, ...] = ("free", "locked", "session", "log", "keys")
@@ -84,9 +86,9 @@ class ModelConsumer:
         )
         self.dead_letter_place: str | None = "here"
         self.lane_owner: LaneOwner | None = None
-        self.lanes: dict[str | None, list[Stored]] = {}
-        self.position: dict[str | None, int] = {}
-        self.wakes_at: dict[str | None, float] = {}
+        self.lanes: dict[Hashable, list[Stored]] = {}
+        self.position: dict[Hashable, int] = {}
+        self.wakes_at: dict[Hashable, float] = {}
         self.under_way: list[Delivery] = []
         self.copies: set[int] = set()
         self.fenced: set[object] = set()
@@ -188,7 +190,7 @@ class ModelConsumer:
 
     # How it does it.
 
-    async def _perhaps(self, do: Any) -> Any:
+    async def _perhaps(self, do: Callable[[], T]) -> T:
         """Do it, or what the dice say."""
         trouble, dice = self.trouble, self.dice
         if dice.random() < trouble.slow:
@@ -214,7 +216,7 @@ class ModelConsumer:
             self.position[lane] = self._committed(lane)
             self.wakes_at[lane] = 0.0
 
-    def _committed(self, lane: str | None) -> int:
+    def _committed(self, lane: Hashable) -> int:
         return next((s.number for s in self.lanes[lane] if s.done is None), len(self.lanes[lane]))
 
     async def _take_back(self) -> None:
@@ -282,7 +284,7 @@ class ModelConsumer:
         found, self.under_way = self.under_way[:count], self.under_way[count:]
         return found
 
-    def _rewind(self, lane: str | None, number: int) -> None:
+    def _rewind(self, lane: Hashable, number: int) -> None:
         self.position[lane] = min(self.position[lane], number)
         for stored in self.lanes[lane][number:]:
             stored.holder = None

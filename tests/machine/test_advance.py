@@ -33,7 +33,7 @@ async def stream(
     clock = asyncio.get_running_loop().time
     made = {"batch_window_seconds": 0.05, "batch_size": 2, **settings}
     producer = BrokerStreamProducer(consumer, StreamSettings(**made), clock=clock)
-    opened = producer.open_stream()
+    opened: Any = producer.open_stream()
     batches = [(await opened.__anext__())[0] for _ in range(count // 2)]
     yield producer, consumer, batches
     await opened.aclose()

@@ -109,7 +109,7 @@ async def test_an_adapter_that_hangs_holds_it_up_for_seconds_only(what: str) -> 
 
     if what == "connect":
         consumer.on[what] = hangs
-        stream = producer.open_stream()
+        stream: Any = producer.open_stream()
         waiting = asyncio.ensure_future(stream.__anext__())
         await asyncio.sleep(1)
         waiting.cancel()

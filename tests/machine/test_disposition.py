@@ -83,13 +83,13 @@ class TestRows:
         for quorum in ("any", "all"):
             batch = batch_of(rejected=True)
             receipt(batch, "other")
-            assert judged(DispositionPolicy(reject_quorum=quorum), batch, Outcome(2, 0, 0)) is DEAD_LETTER  # type: ignore[arg-type]
+            assert judged(DispositionPolicy(reject_quorum=quorum), batch, Outcome(2, 0, 0)) is DEAD_LETTER
 
     def test_rejected_through_airflow_by_one_and_nobody_elses(self) -> None:
         for quorum in ("any", "all"):
             batch = batch_of()
             receipt(batch, "other")
-            assert judged(DispositionPolicy(reject_quorum=quorum), batch, Outcome(1, 0, 1)) is DEAD_LETTER  # type: ignore[arg-type]
+            assert judged(DispositionPolicy(reject_quorum=quorum), batch, Outcome(1, 0, 1)) is DEAD_LETTER
 
     def test_matched(self) -> None:
         assert judged(DispositionPolicy(), batch_of(matched=True), ACKED) is ACCEPT
@@ -216,7 +216,7 @@ def test_all_that_two_watchers_can_do_with_a_message() -> None:
     words = ("nothing", "match", "reject", "fail", "reject through Airflow")
     ways = list(itertools.product(words, (True, False)))
     every_policy = [
-        DispositionPolicy(on_reject, quorum, on_unmatched, can_dead_letter=place)  # type: ignore[arg-type]
+        DispositionPolicy(on_reject, quorum, on_unmatched, can_dead_letter=place)
         for on_reject in ("dead_letter", "accept", "release")
         for quorum in ("any", "all")
         for on_unmatched in ("accept", "dead_letter", "release", "leave")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
@@ -49,7 +50,7 @@ async def conclude(consumer: CumulativeConsumer, rejected: set[int]) -> BrokerSt
     clock = asyncio.get_running_loop().time
     settings = StreamSettings(batch_window_seconds=0.05, batch_size=len(consumer.some))
     producer = BrokerStreamProducer(consumer, settings, clock=clock)
-    opened = producer.open_stream()
+    opened: Any = producer.open_stream()
     batch, _ = await opened.__anext__()
     noted = receipt(batch)
     for number, one in enumerate(batch.deliveries):

@@ -65,7 +65,7 @@ async def keeper(
 async def test_renewed_at_half_life_until_it_is_settled() -> None:
     async with keeper(30.0) as kept:
         (one,) = kept.arrive(deliveries(1))
-        times = []
+        times: list[float] = []
         kept.broker.on_extend = lambda some: _noting(times)
         await asyncio.sleep(100.0)
         assert not kept.is_lost(one)

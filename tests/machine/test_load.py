@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from airflow_provider_sharedstream.stream.disposition import Disposition
 from tests.machine.running import (
     PRODUCERS,
@@ -158,7 +160,7 @@ async def test_poison_among_the_good_ends_in_the_dead_letters() -> None:
 
 
 @in_virtual_time
-async def test_idle_costs_next_to_nothing() -> None:
+async def test_idle_costs_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty queue is asked as often as its receives return, and nothing else turns."""
     name, _ = new_queue()
     async with triggerer(confirm_seconds=1000.0) as running:
@@ -173,7 +175,7 @@ async def test_idle_costs_next_to_nothing() -> None:
             receives += 1
             return await original(most)
 
-        producer.consumer.receive = counted  # type: ignore[method-assign]
+        monkeypatch.setattr(producer.consumer, "receive", counted)
         steps: dict[str, int] = {"settlement": 0, "lease": 0}
         for part, stepper in (("settlement", producer.holdings.settlement), ("lease", producer.holdings.leases)):
             inner = stepper.step

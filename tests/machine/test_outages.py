@@ -314,7 +314,9 @@ async def test_a_broken_metrics_backend_loses_no_message(monkeypatch: pytest.Mon
 
 
 @in_virtual_time
-async def test_an_adapter_whose_lanes_are_no_lanes(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_adapter_whose_lanes_are_no_lanes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A mistake between a receive and the watchers costs no permits."""
     name, queue, consumer = troubled_queue({"max_in_flight": 20}, lease_seconds=5.0)
     original = consumer.receive
@@ -326,7 +328,7 @@ async def test_an_adapter_whose_lanes_are_no_lanes(caplog: pytest.LogCaptureFixt
                 one.lane = ["not", "hashable"]  # type: ignore[assignment]
         return found
 
-    consumer.receive = with_lists  # type: ignore[method-assign]
+    monkeypatch.setattr(consumer, "receive", with_lists)
     async with triggerer() as running:
         watcher = running.start(QueueTrigger(name))
         publish(queue, 50)

@@ -87,7 +87,7 @@ async def _any_trouble(kind: Kind, seed: int, trouble: Trouble, batch_size: int,
             await asyncio.sleep(dice.random() * 10)
             if restarts:
                 await running.cancel(other)
-                other = running.start(other.trigger)  # type: ignore[arg-type]
+                other = running.start(other.trigger)
         broker.trouble = Trouble()
         await until(lambda: broker.left == 0, f"{broker.left} messages to be settled", 600)
         assert not broker.complaints, broker.complaints[:3]

@@ -206,7 +206,7 @@ class TestUsersFilters:
             await until(lambda: not queue.messages)
             assert [body["kind"] for body in watcher.bodies] == ["mine"] * 5
             assert len(queue.dead_letters) == 5
-            assert all(b"poison" in (letter.body or b"") for letter in queue.dead_letters)  # type: ignore[operator]
+            assert all(b"poison" in (letter.body or b"") for letter in queue.dead_letters)
             assert watcher.restarts == 0
 
     @in_virtual_time

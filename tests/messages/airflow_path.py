@@ -89,7 +89,7 @@ def as_a_task_sees(event: TriggerEvent, store: Store = in_memory) -> TriggeringA
 
 
 def _run_context(event: str) -> str:
-    run = {
+    run: dict[str, Any] = {
         "dag_id": "handle_orders",
         "run_id": "r",
         "logical_date": None,

@@ -27,6 +27,8 @@ from airflow_provider_sharedstream.stream.receipts import Receipt
 from airflow_provider_sharedstream.triggers.sqs import SqsSharedStreamTrigger
 from tests.messages.airflow_path import Store, as_a_task_sees
 
+NO_TEXT: dict[Any, Any] = {b"\xff": b"\xff"}
+
 any_text = st.text(st.characters(exclude_categories=()))  # lone surrogates too
 any_json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | any_text,
@@ -132,7 +134,7 @@ expressions = st.sampled_from(
     on_error=st.sampled_from(["reject", "skip", "release"]),
 )
 @example(
-    batch=[Delivery(id="\udcff", body=b"\xff", headers={b"\xff": b"\xff"}, attributes={"n": float("nan")})],
+    batch=[Delivery(id="\udcff", body=b"\xff", headers=NO_TEXT, attributes={"n": float("nan")})],
     decoder=Decoder(),
     expression=None,
     on_error="reject",
@@ -156,7 +158,7 @@ def test_a_payload_is_storable_and_every_delivery_accounted_for(
     with capture_logs() as logs:
         found = asyncio.run(pipeline.messages_for(batch, receipt))
     assert not [entry for entry in logs if "could not be handled" in entry["event"]]
-    event = MessagesEvent(event_payload("test", "any", found))
+    event = MessagesEvent(payload=event_payload("test", "any", found))
 
     strict = json.dumps(event.payload, allow_nan=False, ensure_ascii=False).encode("utf-8")
     assert json.loads(strict) == event.payload

@@ -34,9 +34,11 @@ def messages(*bodies: Any) -> list[Message]:
 
 
 async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
+    async def come() -> None:
         while not true():
             await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(come(), 60)
 
 
 @pytest.mark.parametrize("name", EVERY_KIND)

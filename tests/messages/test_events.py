@@ -62,7 +62,7 @@ def numbers(found: list[Message]) -> list[int]:
 
 def test_messages_are_typed() -> None:
     sent = Message("m", {"a": [1]}, {"h": "v"}, "k", START, 2, {"queue": "q"})
-    (seen,) = messages(as_a_task_sees(MessagesEvent(event_payload("sqs", "q", [sent]))))
+    (seen,) = messages(as_a_task_sees(MessagesEvent(payload=event_payload("sqs", "q", [sent]))))
     assert seen == sent
 
 

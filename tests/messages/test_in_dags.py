@@ -54,7 +54,7 @@ if __name__ == "__main__":
 
 def test_the_macro_is_there_without_being_declared() -> None:
     integrate_macros_plugins()
-    assert macros.sharedstream.messages is messages
+    assert vars(macros)["sharedstream"].messages is messages
     rendered = Environment().from_string(TEMPLATE)
     assert rendered.render(macros=macros, triggering_asset_events=as_triggering(STORED)) == "7 8 end"
     assert rendered.render(macros=macros, triggering_asset_events=None) == "end"

@@ -167,21 +167,22 @@ def test_the_payload_has_one_shape() -> None:
 
 def test_the_event_passes_from_runner_to_supervisor_unchanged() -> None:
     payload = payload_with({"big": MAX_INTEGER, "small": MIN_INTEGER, "zero": "\x00", "deep": nested(MAX_DEPTH - 1)})
-    assert supervised(MessagesEvent(payload)).payload == payload
+    assert supervised(MessagesEvent(payload=payload)).payload == payload
 
 
 def test_a_task_sees_the_deepest_body_and_would_not_see_one_of_two_hundred() -> None:
-    seen = as_a_task_sees(MessagesEvent(payload_with(nested(MAX_DEPTH))))
+    seen = as_a_task_sees(MessagesEvent(payload=payload_with(nested(MAX_DEPTH))))
     (event,) = next(iter(seen.values()))
-    assert event.extra["payload"]["messages"][0]["body"] == nested(MAX_DEPTH)
+    extra: Any = event.extra
+    assert extra["payload"]["messages"][0]["body"] == nested(MAX_DEPTH)
     # The reason for the limit. When this no longer fails, the limit can be raised.
     with pytest.raises(ValueError, match="recursion limit exceeded"):
         as_triggering({"payload": payload_with(nested(200))})
 
 
 def test_no_body_stands_in_the_log() -> None:
-    event = MessagesEvent(payload_with("confidential"))
+    event = MessagesEvent(payload=payload_with("confidential"))
     written = [repr(event), str(event), f"{event}", JSONRenderer()(None, "info", {"result": event})]
     assert written[0] == "<1 messages of sqs:orders, first m-1>"
     assert not [text for text in written if "confidential" in str(text)]
-    assert repr(MessagesEvent("something else")) == "<MessagesEvent>"
+    assert repr(MessagesEvent(payload="something else")) == "<MessagesEvent>"

@@ -20,6 +20,7 @@ from airflow_provider_sharedstream.stream.delivery import Batch, Delivery
 from airflow_provider_sharedstream.stream.errors import InvalidArgument, UndecodableMessage
 from airflow_provider_sharedstream.stream.message import Message
 from airflow_provider_sharedstream.stream.receipts import Receipt
+from tests.airflow_loop import until
 from tests.messages import functions
 
 BROKEN = b'{"price": NaN}'
@@ -168,7 +169,7 @@ async def test_a_delivery_of_which_only_a_part_matches_is_matched() -> None:
 
 async def test_twenty_watchers_decode_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: Counter[str] = Counter()
-    real = decode_module.bodies.decode_auto
+    real = decode_module._WAYS["auto"]
 
     def counted(body: Any, declared: Any) -> Any:
         calls["auto"] += 1
@@ -234,9 +235,7 @@ async def test_cancellation_passes_through_and_nothing_is_noted() -> None:
     functions.called.clear()
     watched = Watched(deliveries("hang"), apply_function="hang")
     task = asyncio.ensure_future(watched.look())
-    async with asyncio.timeout(60):
-        while not functions.called:
-            await asyncio.sleep(0.01)
+    await until(lambda: functions.called)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

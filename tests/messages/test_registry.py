@@ -117,7 +117,8 @@ async def test_avro_and_json_schema_in_one_batch(connected: RegistryServer, writ
     bodies, receipt = await watched.look()
     assert bodies == [SEEN, {"order": 8}, None]
     assert receipt.matched_all
-    bodies, _ = await Watched(*(d.body for d in watched.deliveries), match="body.region == 'eu'").look()
+    raw: list[Any] = [delivery.body for delivery in watched.deliveries]
+    bodies, _ = await Watched(*raw, match="body.region == 'eu'").look()
     assert bodies == [SEEN]
 
 

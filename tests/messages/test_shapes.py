@@ -23,7 +23,8 @@ async def seen_by_a_dag(shape: Shape, store: Store) -> tuple[list[Message], Rece
     found = await pipeline.messages_for([delivery], receipt)
     if not found:
         return [], receipt, delivery
-    return messages(as_a_task_sees(MessagesEvent(event_payload("test", "shapes", found)), store)), receipt, delivery
+    event = MessagesEvent(payload=event_payload("test", "shapes", found))
+    return messages(as_a_task_sees(event, store)), receipt, delivery
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.came} {shape.arguments}".strip())

@@ -26,7 +26,7 @@ THREADS = 60
 """Each open stream takes one for itself."""
 
 
-class Relay(grpc.GenericRpcHandler):
+class Relay(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Passes every call on, bytes as they are.
 
     :param endpoint: host:port of the emulator.

@@ -26,7 +26,9 @@ async def main(given: dict[str, Any]) -> None:
             while word == "receive" or not found:
                 found = await consumer.receive(1)
             failures = await consumer.settle(Disposition.ACCEPT, found)
-            say(body=bytes(found[0].body or b"").decode(), failures=len(failures))
+            body = found[0].body
+            assert isinstance(body, bytes)
+            say(body=body.decode(), failures=len(failures))
         except Exception as error:
             say(kind=type(error).__name__, text=str(error), transient=consumer.is_transient(error))
     await consumer.close()

@@ -36,9 +36,9 @@ async def test_twenty_watchers_are_one_stream(pubsub: PubSub) -> None:
         assert pubsub.open_streams - streams == 1
         assert pubsub.proxy.open == 1, "connections"
         # With nothing to do there is nothing to say.
-        before = Counter(pubsub.calls)
+        calls = Counter(pubsub.calls)
         await asyncio.sleep(8)
-        assert not Counter(pubsub.calls) - before
+        assert not Counter(pubsub.calls) - calls
     await until(lambda: pubsub.open_streams == streams, "the stream's end")
 
 
@@ -85,9 +85,11 @@ async def test_poison_goes_through_the_subscriptions_own_policy(
             )
             sent = await send(orders, [*texts(10), '{"n": 10, "poison": true}'])
             found: list[Any] = []
+            letters = orders.dead_letters
+            assert letters is not None
 
             async def dead() -> bool:
-                found.extend(await asyncio.to_thread(orders.dead_letters.take))
+                found.extend(await asyncio.to_thread(letters.take))
                 return len(found) > 0
 
             await until(dead, "a dead letter")

@@ -95,11 +95,11 @@ class AirflowDatabase:
         """Do what happens when a Dag's file is gone."""
         from airflow.models.asset import remove_references_to_deleted_dags
 
-        self.set(dag_id, is_stale=True)
+        self.change(dag_id, is_stale=True)
         with self.sessions.begin() as session:
             remove_references_to_deleted_dags(session)
 
-    def set(self, dag_id: str, **values: Any) -> None:
+    def change(self, dag_id: str, **values: Any) -> None:
         """Change columns of a Dag: `is_paused`, `is_stale`."""
         from airflow.models.dag import DagModel
 
@@ -223,6 +223,8 @@ def airflow_database(address: str) -> Iterator[AirflowDatabase]:
         _configure()
         from airflow.utils.db import initdb
 
+        assert settings.NonScopedSession is not None
+        assert settings.engine is not None
         with settings.NonScopedSession() as session:
             initdb(session=session)
             session.commit()
@@ -239,7 +241,7 @@ def airflow_database(address: str) -> Iterator[AirflowDatabase]:
 def _configure() -> None:
     settings.configure_vars()
     settings.reconfigure_orm()
-    if settings.SQL_ALCHEMY_CONN.startswith("mysql"):
+    if str(settings.SQL_ALCHEMY_CONN).startswith("mysql"):
         # `settings.configure_adapters` asks for mysqlclient, which has to be compiled; this is what it does else.
         import pymysql.converters
         from pendulum import DateTime

@@ -70,7 +70,7 @@ def deployment(folder: Path, cases: Sequence[Case], database: str, *, requeue: b
         with Airflow(
             folder / "airflow",
             Path(__file__).parent / "dags",
-            database=server and server.create_database("bursts"),
+            database=server.create_database("bursts") if server is not None else None,
             env={
                 "BURST_CASES": json.dumps(described),
                 "AIRFLOW__SHAREDSTREAM__REQUEUE_STRANDED_EVENTS": str(requeue),

@@ -66,9 +66,9 @@ def test_events_after_a_deletion(database: AirflowDatabase, client: TestClient) 
     database.parse("d", [watched("a")])
     database.burst("a", 3)
     client.delete("/api/v2/dags/d/assets/queuedEvents").raise_for_status()
-    database.set("d", is_paused=True)
+    database.change("d", is_paused=True)
     database.event("a")
-    database.set("d", is_paused=False)
+    database.change("d", is_paused=False)
     assert sweeps(database) == 1
 
 
@@ -90,11 +90,11 @@ def test_a_run_that_was_deleted_while_events_were_stranded(database: AirflowData
     database.parse("d", [watched("a")])
     database.event("a")
     database.schedule()
-    database.set("d", is_paused=True)
+    database.change("d", is_paused=True)
     missed = database.burst("a", 2)
     database.finish_runs()
     client.delete(f"/api/v2/dags/d/dagRuns/{run_ids(database, 'd')[0]}").raise_for_status()
-    database.set("d", is_paused=False)
+    database.change("d", is_paused=False)
     assert sweeps(database) == 1
     database.schedule()
     assert set(missed) <= set(database.taken("d"))

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -92,7 +93,7 @@ def test_everybody_at_once(database: AirflowDatabase, schedule: str) -> None:
 
         actors.start(f"sweeper {one}", sweep, pause_seconds=0.02)
     for asset in ("a", "b"):
-        actors.start(f"triggerer {asset}", lambda asset=asset: database.event(asset), turns=number)
+        actors.start(f"triggerer {asset}", partial(database.event, asset), turns=number)
     actors.join("triggerer")
     actors.stop()
     assert actors.failures == []

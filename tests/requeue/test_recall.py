@@ -44,7 +44,7 @@ def store(database: AirflowDatabase, trigger: int, *keys: str, age_seconds: floa
     payload = event_payload("sqs", "q", [Message(key, None) for key in keys], keys)
     with database.sessions.begin() as session:
         last = session.scalar(select(AssetEvent.id).order_by(AssetEvent.id.desc())) or 0
-        Trigger.submit_event(trigger, MessagesEvent(payload), session=session)
+        Trigger.submit_event(trigger, MessagesEvent(payload=payload), session=session)
         session.flush()
         moment = now() - timedelta(seconds=age_seconds)
         session.execute(update(AssetEvent).where(AssetEvent.id > last).values(timestamp=moment))

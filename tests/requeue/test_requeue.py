@@ -21,6 +21,8 @@ from airflow_provider_sharedstream.supervisor import requeue as requeue_module
 from airflow_provider_sharedstream.supervisor.requeue import Requeue
 from tests.requeue.airflow_database import BUNDLE, AirflowDatabase, now, watched
 
+INCR = "airflow_provider_sharedstream.supervisor.requeue.stats.incr"
+
 
 def strand(database: AirflowDatabase, dag_id: str, asset: str, events: int = 5) -> list[int]:
     """Leave the rest of a burst without a run, as Airflow does; return the ids of the rest."""
@@ -91,9 +93,9 @@ def test_several_dags_of_one_asset(database: AirflowDatabase) -> None:
     for dag_id in ("d", "e"):
         database.parse(dag_id, [watched("a")])
     database.burst("a", 2)
-    database.set("e", is_stale=True)
+    database.change("e", is_stale=True)
     database.schedule()
-    database.set("e", is_stale=False)
+    database.change("e", is_stale=False)
     assert database.sweep() == 1
     assert {dag for dag, _ in database.queued()} == {"d", "e"}
     database.schedule()
@@ -128,7 +130,8 @@ def test_either_asset_is_enough(database: AirflowDatabase) -> None:
 
 def test_assets_or_time(database: AirflowDatabase) -> None:
     timetable: Any = CronTriggerTimetable("0 0 * * *", timezone="UTC")
-    database.parse("d", AssetOrTimeSchedule(timetable=timetable, assets=[watched("a")]))
+    assets: Any = [watched("a")]
+    database.parse("d", AssetOrTimeSchedule(timetable=timetable, assets=assets))
     strand(database, "d", "a")
     settle(database)
     assert len(database.taken("d")) == 5
@@ -138,11 +141,11 @@ def test_what_came_while_a_dag_was_paused(database: AirflowDatabase) -> None:
     database.parse("d", [watched("a")])
     database.burst("a", 1)
     database.schedule()
-    database.set("d", is_paused=True)
+    database.change("d", is_paused=True)
     missed = database.burst("a", 3)
     assert database.sweep() == 0, "it is paused"
     assert database.queued() == set()
-    database.set("d", is_paused=False)
+    database.change("d", is_paused=False)
     settle(database)
     assert database.runs("d")[1:] == [missed]
 
@@ -156,7 +159,7 @@ def test_what_came_while_a_dag_file_was_away(database: AirflowDatabase) -> None:
     missed = database.burst("a", 3)
     settle(database)
     assert len(database.runs("d")) == 1
-    database.set("d", is_stale=False)
+    database.change("d", is_stale=False)
     database.parse("d", [watched("a")])
     settle(database)
     assert database.runs("d")[1:] == [missed]
@@ -243,7 +246,7 @@ def test_events_that_become_visible_late(database: AirflowDatabase) -> None:
 
 def test_a_late_event_counts_as_such(database: AirflowDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
-    monkeypatch.setattr(requeue_module.stats, "incr", lambda name, count, tags: told.append((count, tags["reason"])))
+    monkeypatch.setattr(INCR, lambda name, count, tags: told.append((count, tags["reason"])))
     database.parse("d", watched("a") | watched("b"))
     database.event("b")
     database.schedule()
@@ -348,7 +351,7 @@ def test_it_says_and_counts_what_it_does(
     database: AirflowDatabase, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
-    monkeypatch.setattr(requeue_module.stats, "incr", lambda name, count, tags: told.append((name, count, tags)))
+    monkeypatch.setattr(INCR, lambda name, count, tags: told.append((name, count, tags)))
     database.parse("d", [watched("a")])
     rest = strand(database, "d", "a")
     with caplog.at_level(logging.INFO, "airflow_provider_sharedstream"):
@@ -364,7 +367,7 @@ def test_a_metric_that_fails_stops_nothing(database: AirflowDatabase, monkeypatc
     def fail(*args: Any, **arguments: Any) -> None:
         raise RuntimeError("no backend")
 
-    monkeypatch.setattr(requeue_module.stats, "incr", fail)
+    monkeypatch.setattr(INCR, fail)
     database.parse("d", [watched("a")])
     strand(database, "d", "a")
     assert database.sweep() == 1

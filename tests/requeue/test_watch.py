@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -31,7 +32,8 @@ class Foreign(BaseEventTrigger):
 
 
 def test_which_assets_are_ours(database: AirflowDatabase) -> None:
-    for name, trigger in {"a": SqsSharedStreamTrigger("q"), "b": UsersOwn("q"), "c": Foreign()}.items():
+    triggers: dict[str, Any] = {"a": SqsSharedStreamTrigger("q"), "b": UsersOwn("q"), "c": Foreign()}  # type: ignore[no-untyped-call]
+    for name, trigger in triggers.items():
         database.parse(name, [Asset(name, watchers=[AssetWatcher(name=name, trigger=trigger)])])
     assets = WatchedAssets()
     with database.sessions() as session:
@@ -74,7 +76,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *results: BaseException | int) -> list[
         return result
 
     monkeypatch.setattr(requeue_watch, "sweep", turn)
-    monkeypatch.setattr(requeue_watch.time, "sleep", waited.append)
+    monkeypatch.setattr(time, "sleep", waited.append)
     with pytest.raises(Enough):
         requeue_for_ever()
     return waited

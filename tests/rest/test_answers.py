@@ -123,7 +123,15 @@ def test_the_later_of_two_cursors(one: Any, other: Any, latest: Any) -> None:
 
 
 def asked(ask: Ask, **known: Any) -> Asked:
-    empty = {"url": ask.url, "link": None, "document": {}, "items": 10, "position": 10, "number": 1, "cursor": None}
+    empty: dict[str, Any] = {
+        "url": ask.url,
+        "link": None,
+        "document": {},
+        "items": 10,
+        "position": 10,
+        "number": 1,
+        "cursor": None,
+    }
     return Asked(ask=ask, **{**empty, **known})
 
 

@@ -283,7 +283,7 @@ def test_an_item_that_is_listed_again_while_it_is_with_the_watchers() -> None:
     (offer,) = there.take(10, [one, newcomer])
     there.add(item, ["a", "b"], second)
     (other,) = there.take(10, [one, newcomer])
-    assert (offer.leads, other.leads) == ({"a"}, {"b"})
+    assert (offer.leads, other.leads) == (frozenset("a"), frozenset("b"))
     there.close(other)
     assert (first.open, second.open) == (1, 1), "the place behind it waits for the first"
     there.close(offer)

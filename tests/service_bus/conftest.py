@@ -68,11 +68,12 @@ class ServiceBus:
         properties: Mapping[str, Any] | None = None,
     ) -> None:
         """Add messages, in order; a dict is sent as JSON."""
+        own: Any = dict(properties) if properties else None
         messages = [
             ServiceBusMessage(
                 json.dumps(body) if isinstance(body, dict) else body,
                 session_id=session_id,
-                application_properties=dict(properties) if properties else None,
+                application_properties=own,
             )
             for body in bodies
         ]
@@ -97,9 +98,9 @@ class ServiceBus:
                     batch.add_message(message)
             sender.send_messages(batch)
 
-    def take_dead_letters(self, queue: str) -> list[ServiceBusReceivedMessage]:
-        """Remove and return what was dead-lettered so far."""
-        taken: list[ServiceBusReceivedMessage] = []
+    def take_dead_letters(self, queue: str) -> list[Any]:
+        """Remove and return what was dead-lettered so far: the SDK's messages, of which it declares all as optional."""
+        taken: list[Any] = []
         with self._client.get_queue_receiver(queue, sub_queue="deadletter") as receiver:
             while found := receiver.receive_messages(max_message_count=100, max_wait_time=1):
                 for message in found:

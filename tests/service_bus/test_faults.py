@@ -18,6 +18,7 @@ from airflow_provider_sharedstream.brokers.service_bus import adapter as broker
 from airflow_provider_sharedstream.brokers.service_bus import link as service_bus_link
 from airflow_provider_sharedstream.brokers.service_bus import settling as service_bus_settling
 from airflow_provider_sharedstream.brokers.service_bus.adapter import ServiceBusConsumer
+from airflow_provider_sharedstream.brokers.service_bus.delivery import dead_letter_note
 from airflow_provider_sharedstream.brokers.service_bus.link import Link
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.disposition import Disposition
@@ -184,12 +185,11 @@ async def test_what_could_not_be_told_is_not_settled(service_bus: ServiceBus, mo
     await send(service_bus, queue, [{"n": n} for n in range(10)])
     consumer = await connected(queue)
     found = await receive_all(consumer, 10)
-    theirs = service_bus_settling.dead_letter_note
 
     def note(delivery: Delivery, origin: str) -> tuple[str, str]:
         if delivery is found[4]:
             raise KeyError("a mistake")
-        return theirs(delivery, origin)
+        return dead_letter_note(delivery, origin)
 
     monkeypatch.setattr(service_bus_settling, "dead_letter_note", note)
     failures = await consumer.settle(Disposition.DEAD_LETTER, found)

@@ -36,16 +36,17 @@ async def received(service_bus: ServiceBus, messages: list[Any], **arguments: An
 
 async def test_properties_and_annotations(service_bus: ServiceBus) -> None:
     before = datetime.now(timezone.utc) - timedelta(seconds=5)
+    properties: dict[str | bytes, Any] = {
+        "colour": "grün",
+        "count": 3,
+        "ratio": 0.5,
+        "yes": True,
+        "id": UUID(int=7),
+        "nothing": None,
+    }
     sent = ServiceBusMessage(
         json.dumps({"a": 1}),
-        application_properties={
-            "colour": "grün",
-            "count": 3,
-            "ratio": 0.5,
-            "yes": True,
-            "id": UUID(int=7),
-            "nothing": None,
-        },
+        application_properties=properties,
         session_id="s1",
         message_id="m-17",
         content_type="application/json",

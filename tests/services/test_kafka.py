@@ -24,6 +24,7 @@ from services.kafka import BOOTSTRAP, USERS, KafkaServer, unsecured_token
 from services.kafka_certificates import Certificates
 from services.kafka_cluster import answers
 from services.process import DEMAND_REAL, ServiceUnavailable
+from tests.airflow_loop import until
 
 MEMBER = """
 import asyncio, sys
@@ -41,7 +42,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-class Token(AbstractTokenProvider):
+class Token(AbstractTokenProvider):  # type: ignore[misc]
     def __init__(self, text: str) -> None:
         self.text = text
 
@@ -101,8 +102,7 @@ def member(topic: str, group: str, client: dict[str, Any]) -> AIOKafkaConsumer:
 
 
 async def values(consumer: AIOKafkaConsumer, number: int) -> list[bytes | None]:
-    async with asyncio.timeout(60):
-        return [(await consumer.getone()).value for _ in range(number)]
+    return [(await asyncio.wait_for(consumer.getone(), 60)).value for _ in range(number)]
 
 
 def test_it_says_what_was_taken(server: KafkaServer) -> None:
@@ -175,7 +175,7 @@ async def test_a_group_and_a_topic_are_open_to_whom_they_were_permitted(server: 
 
 
 async def test_a_killed_member_is_evicted_and_its_partitions_go_to_the_other(server: KafkaServer) -> None:
-    async with server.admin() as admin, asyncio.timeout(60):
+    async with server.admin() as admin:
         await admin.create_topic("shared", 4)
         async with member("shared", "team", access(server, "PLAINTEXT")) as consumer:
             command = [sys.executable, "-c", MEMBER, server.bootstrap, "shared", "team"]
@@ -251,9 +251,11 @@ async def test_a_leader_moves_by_election_and_when_its_node_dies(cluster: KafkaS
             assert await admin.leader("led") == to
         await admin.send("led", [b"before"], partition=0)
         cluster.kill_node(2)
-        async with asyncio.timeout(60):
-            while await admin.leader("led") == 2:
-                await asyncio.sleep(0.1)
+
+        async def led_by_another() -> bool:
+            return await admin.leader("led") != 2
+
+        await until(led_by_another, "another leader")
         await admin.send("led", [b"between"], partition=0)
         await asyncio.to_thread(cluster.start_node, 2)
         await asyncio.to_thread(cluster.move_leader, "led", 0, 2)

@@ -108,11 +108,11 @@ def anything(message: Any) -> Any:
 
 
 def smallest(trigger_class: Trigger, **more: Any) -> BrokerEventTrigger:
-    return trigger_class(**{**SMALLEST[trigger_class.__name__], **more})  # type: ignore[arg-type]
+    return trigger_class(**{**SMALLEST[trigger_class.__name__], **more})
 
 
 def largest(trigger_class: Trigger, **more: Any) -> BrokerEventTrigger:
-    return trigger_class(**{**COMMON, **LARGEST[trigger_class.__name__], **more})  # type: ignore[arg-type]
+    return trigger_class(**{**COMMON, **LARGEST[trigger_class.__name__], **more})
 
 
 def another(argument: Argument, value: Any) -> Any:

@@ -146,7 +146,7 @@ def test_what_another_version_stored(trigger_class: Trigger, caplog: pytest.LogC
     arguments = {**SMALLEST[trigger_class.__name__], "of_the_future": {"b": [1], "a": 2}, "of_the_past": "x"}
     asyncio.run(as_in_triggerer(trigger_class, arguments))
     assert "of_the_future, of_the_past" in caplog.text
-    trigger = trigger_class(**arguments)  # type: ignore[arg-type]
+    trigger = trigger_class(**arguments)
     assert trigger.shared_stream_key() == smallest(trigger_class).shared_stream_key()
     trigger.trigger_id = 7
     assert trigger.trouble() is None

@@ -118,7 +118,7 @@ def test_what_is_stored_is_plain_and_in_a_fixed_order(trigger_class: Trigger) ->
         path, arguments = trigger.serialize()
         assert path == f"{trigger_class.__module__}.{trigger_class.__name__}"
         assert json.loads(json.dumps(arguments, allow_nan=False)) == arguments
-        same = trigger_class(**dict(reversed(list(trigger.arguments.items()))))  # type: ignore[arg-type]
+        same = trigger_class(**dict(reversed(list(trigger.arguments.items()))))
         assert json.dumps(same.serialize()[1]) == json.dumps(arguments)
 
 

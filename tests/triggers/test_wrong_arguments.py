@@ -136,7 +136,7 @@ UNLIMITED = {"settle_seconds", "max_payload_bytes", "max_age_seconds", "max_deli
 
 def refusal(trigger_class: Trigger, arguments: dict[str, Any]) -> str:
     with pytest.raises(InvalidArgument) as caught:
-        trigger_class(**arguments).serialize()  # type: ignore[arg-type]
+        trigger_class(**arguments).serialize()
     return str(caught.value)
 
 
@@ -151,7 +151,7 @@ def test_a_wrong_value_is_told_with_its_name_and_what_is_expected(trigger_class:
     for name, words in expected.items():
         for value in WRONG:
             if name in UNLIMITED and value == 10**12:
-                trigger_class(**with_one(trigger_class, name, value)).serialize()  # type: ignore[arg-type]
+                trigger_class(**with_one(trigger_class, name, value)).serialize()
                 continue
             shown = name if name in SECRET else f"{name}={value!r}"
             text = OTHERWISE.get((name, repr(value)), f"{shown}: expected {words}")
@@ -207,7 +207,7 @@ def test_an_argument_that_is_missing_is_told_with_an_example_that_works(trigger_
     for name, argument in required.items():
         assert f"{name} is missing: expected {EXPECTED[trigger_class.__name__][name]}, such as " in text
         assert f"{name}={argument.example!r}" in text
-        trigger_class(**with_one(trigger_class, name, argument.example)).serialize()  # type: ignore[arg-type]
+        trigger_class(**with_one(trigger_class, name, argument.example)).serialize()
     assert required or text == (
         "ServiceBusSharedStreamTrigger: queue_name=None, topic_name=None: expected queue_name, or topic_name with "
         "subscription_name"

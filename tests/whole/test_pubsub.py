@@ -86,7 +86,7 @@ class _Whole:
         refund = {"region": "us", "total": 3}
         for body, kind in ((order, "order"), (large, "order"), (nonsense, "order"), (refund, "refund")):
             examples.send([json.dumps(body)], attributes={"kind": kind})
-        expected = {
+        expected: dict[str, list[Any]] = {
             "example_pubsub_orders": [{**order, "cents": 1250}, {**large, "cents": 500000}],
             "example_pubsub_refunds": [refund],
             "example_pubsub_large_in_europe": [large],

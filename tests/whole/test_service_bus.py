@@ -8,6 +8,7 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
@@ -75,12 +76,13 @@ def _everybody_gets_its_own(airflow: Airflow, server: ServiceBusServer) -> None:
 
 def _examples_run(airflow: Airflow, server: ServiceBusServer) -> None:
     orders = [{"items": ["tea"], "n": n} for n in range(5)]
-    empty, refund = {"items": []}, {"total": 3}
+    empty: dict[str, Any] = {"items": []}
+    refund = {"total": 3}
     sent = [(body, "order") for body in (*orders, empty)] + [(refund, "refund"), ({"total": 1}, "neither")]
     messages = [ServiceBusMessage(json.dumps(body), subject=kind, session_id="7") for body, kind in sent]
     send(server, messages, example_service_bus.QUEUE)
     airflow.wait_for("nothing left of them", lambda: server.pending(example_service_bus.QUEUE) == 0)
-    expected = {
+    expected: dict[str, list[Any]] = {
         "example_service_bus_orders": [{**order, "customer": "7"} for order in orders],
         "example_service_bus_refunds": [refund],
         "example_service_bus_refused": [empty],

@@ -29,7 +29,13 @@ def now() -> datetime:
 
 
 async def test_everything_a_sender_sets_reaches_the_receiver(client: ServiceBusClient, queue: str) -> None:
-    properties = {"text": "ü", "number": -(2**31), "ratio": 0.5, "yes": True, "id": uuid.uuid4()}
+    properties: dict[str | bytes, Any] = {
+        "text": "ü",
+        "number": -(2**31),
+        "ratio": 0.5,
+        "yes": True,
+        "id": uuid.uuid4(),
+    }
     before = now() - timedelta(seconds=1)
     async with client.get_queue_sender(queue) as sender:
         await sender.send_messages(

@@ -51,7 +51,8 @@ def signature(emulator: ServiceBusEmulator, path: str, *, lasts_seconds: float) 
 
     endpoint = f"sb://127.0.0.1:{emulator.port}"
     name, key = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
-    token = generate_sas_token(f"{endpoint}/{path}", name, key, time.time() + lasts_seconds)
+    until = time.time() + lasts_seconds
+    token = generate_sas_token(f"{endpoint}/{path}", name, key, until)  # type: ignore[no-untyped-call]
     return f"Endpoint={endpoint};SharedAccessSignature={token};UseDevelopmentEmulator=true"
 
 

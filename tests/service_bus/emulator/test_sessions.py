@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusSubQueue
@@ -25,8 +26,9 @@ async def test_a_named_session_brings_its_own_messages_in_order(client: ServiceB
         await send(client, session_queue, f"red {number}", session_id="red")
         await send(client, session_queue, f"blue {number}", session_id="blue")
     async with client.get_queue_receiver(session_queue, session_id="blue") as receiver:
-        assert receiver.session.session_id == "blue"
-        assert receiver.session.locked_until_utc > datetime.now(timezone.utc)
+        session: Any = receiver.session
+        assert session.session_id == "blue"
+        assert session.locked_until_utc > datetime.now(timezone.utc)
         messages = await receive(receiver, 3)
         assert [text(message) for message in messages] == ["blue 0", "blue 1", "blue 2"]
         assert {message.session_id for message in messages} == {"blue"}
@@ -107,8 +109,9 @@ async def test_a_renewed_session_lock_holds_for_all_of_its_messages(
         messages = await receive(receiver, 2)
         for _ in range(4):
             await asyncio.sleep(1)
-            until = await receiver.session.renew_lock()
-            assert until == receiver.session.locked_until_utc > datetime.now(timezone.utc)
+            session: Any = receiver.session
+            until = await session.renew_lock()
+            assert until == session.locked_until_utc > datetime.now(timezone.utc)
         for message in messages:
             await receiver.complete_message(message)
     assert emulator.counts(queue).active == emulator.counts(queue).locked == 0

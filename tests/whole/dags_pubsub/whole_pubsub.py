@@ -12,7 +12,7 @@ from airflow_provider_sharedstream.triggers.pubsub import PubSubSharedStreamTrig
 
 SUBSCRIPTION = os.environ["TEST_SUBSCRIPTION"]
 DEAD_LETTERS = f"{SUBSCRIPTION}-dead"
-LEASE = {"ack_deadline_seconds": 15}
+LEASE: dict[str, Any] = {"ack_deadline_seconds": 15}
 
 
 @task
