@@ -188,7 +188,7 @@ class Deployment:
                     raise
                 time.sleep(0.5)
 
-    def until(self, what: str, condition: Callable[[], bool], seconds: float = LONG_SECONDS) -> None:
+    def until(self, what: str, condition: Callable[..., bool], seconds: float = LONG_SECONDS) -> None:
         """Wait for a condition; raises TimeoutError that says `what`, with the ends of the triggerers' logs."""
         end = time.monotonic() + seconds
         while not condition():

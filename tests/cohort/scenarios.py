@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from typing import Any
 
 from tests.cohort.deployment import PARSE_SECONDS, Deployment, Result
 from tests.cohort.flow import Flow
@@ -134,7 +135,9 @@ def shared_changed(d: Deployment, name: str = "shared changed", *, times: int = 
         d.until_seen(flow, *watchers)
         for number in range(times):
             before = {watcher.name: d.trigger(watcher) for watcher in watchers}
-            changed = {"batch_size": 99 - number} if number % 4 < 2 else {"wait_time_seconds": 20 - number}
+            changed: dict[str, Any] = {"wait_time_seconds": 20 - number}
+            if number % 4 < 2:
+                changed = {"batch_size": 99 - number}
             if number % 2:
                 first = watchers[number % len(watchers)]
                 d.declare(first.name, queue, **changed)

@@ -155,7 +155,7 @@ async def test_a_scheduled_message_comes_when_it_is_due(
     client: ServiceBusClient, queue: str, emulator: ServiceBusEmulator
 ) -> None:
     async with client.get_queue_sender(queue) as sender:
-        due = now() + timedelta(seconds=2)
+        due = now() + timedelta(seconds=5)
         first, second = await sender.schedule_messages([ServiceBusMessage("later"), ServiceBusMessage("never")], due)
         await sender.send_messages(ServiceBusMessage("also later", scheduled_enqueue_time_utc=due))
         await sender.cancel_scheduled_messages(second)
