@@ -7,6 +7,7 @@ wasn't made for.
 from __future__ import annotations
 
 import logging
+import random
 import time
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,8 @@ log = logging.getLogger(__name__)
 EVERY_SECONDS = 1.0
 ASSETS_EVERY_SECONDS = 5.0
 LONGEST_OUTAGE_SECONDS = 10.0
-LONGEST_SURPRISE_SECONDS = 60.0
+LONGEST_SURPRISE_SECONDS = 600.0
+"""What nobody has foreseen, a table that has changed for one, seldom passes by itself."""
 
 
 class WatchedAssets:
@@ -51,10 +53,13 @@ class WatchedAssets:
 
 def requeue_for_ever() -> None:
     """Sweep until the process ends. Never raises."""
-    outage, surprise = Backoff(1.0, LONGEST_OUTAGE_SECONDS), Backoff(1.0, LONGEST_SURPRISE_SECONDS)
+    outage = Backoff(1.0, LONGEST_OUTAGE_SECONDS)
+    surprise = Backoff(1.0, LONGEST_SURPRISE_SECONDS, jitter=lambda: 0.5 + random.random() / 2)
     requeue: Requeue | None = None
     assets = WatchedAssets()
     worked = False
+    said: set[type[Exception]] = set()
+    """What was unforeseen since it last worked."""
     while True:
         began = time.monotonic()
         pause = EVERY_SECONDS
@@ -64,9 +69,14 @@ def requeue_for_ever() -> None:
                 requeue = Requeue()
             if not requeue.on:
                 return
-            worked = sweep(requeue, assets) is not None or worked
-            outage.reset()
-            surprise.reset()
+            # Where only the assets were read, the rest may fail still.
+            if sweep(requeue, assets) is not None:
+                worked = True
+                outage.reset()
+                surprise.reset()
+                if said:
+                    log.info("Events without a run can be looked for again")
+                    said.clear()
         except Exception as error:
             if isinstance(error, tables.TablesChanged) or (not worked and tables.is_change(error)):
                 log.error(
@@ -83,8 +93,27 @@ def requeue_for_ever() -> None:
                 pause = outage.next_seconds()
             else:
                 pause = surprise.next_seconds()
-                log.exception("Events without a run can't be looked for, which is tried again in %.0f s", pause)
+                if type(error) not in said:
+                    said.add(type(error))
+                    _say(error)
         time.sleep(max(0.1, pause - (time.monotonic() - began)))
+
+
+def _say(error: Exception) -> None:
+    if tables.is_change(error):
+        log.error(
+            "Events that no run has taken are not given back to the scheduler any more: Airflow's tables are not what "
+            "they were when the triggerer was started. If Airflow was upgraded, start it again. It is tried again, in "
+            "the end every %.0f minutes: %s",
+            LONGEST_SURPRISE_SECONDS / 60,
+            error,
+        )
+    else:
+        log.error(
+            "Events without a run can't be looked for, which is tried again, in the end every %.0f minutes",
+            LONGEST_SURPRISE_SECONDS / 60,
+            exc_info=error,
+        )
 
 
 def sweep(requeue: Requeue, assets: WatchedAssets) -> int | None:

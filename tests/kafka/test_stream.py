@@ -295,7 +295,7 @@ def values(found: Iterable[Any]) -> list[bytes | None]:
 async def test_a_record_of_another_client_is_read_as_it_is(kafka: Kafka) -> None:
     """Compressed, by Java's producer."""
     topic = await kafka.topic(4)
-    await asyncio.to_thread(kafka.server.fill, topic.name, 5000, value_bytes=50)
+    await asyncio.to_thread(kafka.server.fill, topic.name, 5000, ["x" * 50])
     async with triggerer() as running:
         watcher = running.start(topic.trigger(batch_size=500))
         await until(emptied(topic), "everything committed")

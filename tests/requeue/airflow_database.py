@@ -15,7 +15,7 @@ import sqlalchemy
 from airflow import settings
 from airflow.sdk import DAG, Asset, AssetWatcher, task
 from airflow.triggers.base import TriggerEvent
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from airflow_provider_sharedstream.messages.payload import MessagesEvent
@@ -159,6 +159,10 @@ class AirflowDatabase:
 
         with self.sessions.begin() as session:
             session.execute(update(DagRun).values(_state="success"))
+
+    def rename(self, table: str, to: str) -> None:
+        with self.sessions.begin() as session:
+            session.execute(text(f"ALTER TABLE {table} RENAME TO {to}"))
 
     # What there is.
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.base import BaseEventTrigger
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from airflow_provider_sharedstream.supervisor import requeue_watch, tables
 from airflow_provider_sharedstream.supervisor.requeue import Requeue
@@ -82,6 +85,11 @@ def run(monkeypatch: pytest.MonkeyPatch, *results: BaseException | int) -> list[
     return waited
 
 
+def every_other(refresh: Callable[..., bool]) -> Callable[..., bool]:
+    turns = itertools.count()
+    return lambda assets, session: next(turns) % 2 == 0 and refresh(assets, session)
+
+
 def test_it_goes_on_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     away = OperationalError("select", {}, Exception("the database is away"))
     waited = run(monkeypatch, 0, *[away] * 20, 1, *[RuntimeError("unforeseen")] * 20, 0)
@@ -89,6 +97,50 @@ def test_it_goes_on_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     assert min(waited) > 0.05, "it loops hot"
     assert max(waited[1:21]) <= requeue_watch.LONGEST_OUTAGE_SECONDS
     assert max(waited) <= requeue_watch.LONGEST_SURPRISE_SECONDS
+
+
+def test_what_goes_on_is_said_once_and_tried_ever_more_seldom(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = ProgrammingError("select", {}, Exception("there is no asset_event"))
+    with caplog.at_level(logging.INFO, logger=requeue_watch.__name__):
+        waited = run(monkeypatch, 0, *[gone] * 20, 0, *[KeyError("unforeseen")] * 20, 0)
+    first, again, second, again_too = caplog.records
+    assert "there is no asset_event" in first.getMessage()
+    assert "Airflow's tables are not what they were" in first.getMessage()
+    assert first.exc_info is None
+    assert second.exc_info is not None, "a mistake of ours shows where"
+    assert "again" in again.getMessage() == again_too.getMessage()
+    for waits in (waited[1:21], waited[22:42]):
+        assert max(waits[:3]) <= 4, "what passes is not waited for long"
+        assert min(waits[12:]) >= 0.45 * requeue_watch.LONGEST_SURPRISE_SECONDS
+
+
+def test_a_table_that_changes_while_it_runs(
+    database: AirflowDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.parse("d", [watched("a")])
+    turns = itertools.count(1)
+    said: list[int] = []
+
+    def sleep(seconds: float) -> None:
+        turn = next(turns)
+        if turn == 4:
+            database.rename("asset_event", "asset_event_new")
+        elif turn == 24:
+            database.rename("asset_event_new", "asset_event")
+        elif turn == 30:
+            raise Enough
+        said.append(sum(record.levelno >= logging.WARNING for record in caplog.records))
+
+    # The assets are read at every other turn, which goes well all the while.
+    monkeypatch.setattr(requeue_watch, "ASSETS_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(WatchedAssets, "refresh", every_other(WatchedAssets.refresh))
+    monkeypatch.setattr(time, "sleep", sleep)
+    with pytest.raises(Enough):
+        requeue_for_ever()
+    assert said[3] == 0
+    assert said[-1] == 1, "it is said once"
 
 
 def test_it_ends_where_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:

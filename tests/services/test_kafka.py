@@ -208,7 +208,7 @@ async def test_records_tombstones_and_commits_are_counted(server: KafkaServer) -
 async def test_a_topic_is_filled_in_bulk(server: KafkaServer) -> None:
     async with server.admin() as admin:
         await admin.create_topic("bulk", 3)
-        await asyncio.to_thread(server.fill, "bulk", 9000, value_bytes=200)
+        await asyncio.to_thread(server.fill, "bulk", 9000, ["x" * 200])
         assert sum((await admin.ends("bulk")).values()) == 9000
     async with member("bulk", "bulk", access(server, "PLAINTEXT")) as consumer:
         assert {len(value or b"") for value in await values(consumer, 9000)} == {200}
