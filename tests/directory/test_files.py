@@ -269,6 +269,17 @@ def test_neither_links_nor_pipes_are_opened(tmp_path: Path) -> None:
     assert path.exists()
 
 
+def test_a_file_takes_the_place_of_the_folder_it_was_in(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    file = put(folder / "a.csv")
+    folder.rename(tmp_path / "other")
+    put(folder)
+    assert files.read(str(folder / "a.csv"), file) is None
+    files.delete(str(folder / "a.csv"), file)
+    assert folder.exists()
+
+
 def test_reading_gives_the_content_that_was_seen(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     file = put(path)

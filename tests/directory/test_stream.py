@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -17,6 +19,7 @@ from typing import Any
 import pytest
 from airflow.triggers.base import TriggerEvent
 
+from airflow_provider_sharedstream.brokers.directory import adapter
 from airflow_provider_sharedstream.messages import Message
 from airflow_provider_sharedstream.messages.files import archived_file
 from airflow_provider_sharedstream.triggers.directory import DirectoryFileDeleteTrigger
@@ -303,6 +306,28 @@ async def test_contents_are_carried_up_to_a_size(inbox: Inbox) -> None:
         assert got[name]["attributes"]["size"] == len(content)
         assert got[name]["attributes"].items() >= attributes.items()
     assert matching.ids == [got["object.json"]["id"]]
+
+
+async def test_a_file_that_a_file_server_has_a_lease_on_holds_up_no_other(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(adapter, "UNREADABLE_SECONDS", 1.0)
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # by which the lease is asked back
+    try:
+        with inbox.put("leased.json", '{"n": 1}').open("r+") as leased:
+            fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            inbox.put("free.json", '{"n": 2}')
+            async with triggerer() as running:
+                watcher = running.start(inbox.trigger(pattern="*", content_up_to_bytes=100))
+                await until(lambda: inbox.names == ["leased.json"], "the other file")
+                fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+                await until(lambda: inbox.names == [], "an empty directory")
+                assert watcher.bodies == [{"n": 2}, {"n": 1}]
+                assert watcher.restarts == 0
+    finally:
+        signal.signal(signal.SIGIO, before)
+    assert caplog.text.count("A file can't be read, and stays where it is") == 1
+    assert "tries again" not in caplog.text
 
 
 async def test_contents_that_cannot_be_stored_are_rejected_with_a_reason(inbox: Inbox) -> None:

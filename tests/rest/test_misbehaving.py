@@ -14,6 +14,7 @@ from email.utils import format_datetime
 import psutil
 import pytest
 
+from airflow_provider_sharedstream.brokers.rest.http import _unpacked
 from services.rest import Request, Response, RestServer, in_turn
 from tests.airflow_loop import Watcher, triggerer, until
 from tests.rest.conftest import ITEMS, watch
@@ -116,6 +117,16 @@ async def test_packed_and_whole(server: RestServer, path: str, members: int) -> 
     url = server.serve(path, Response(body, headers={"Content-Encoding": "gzip"}))
     async with triggerer() as running:
         await fetched(watch(running, url, "asset", **ITEMS))
+
+
+def test_a_great_many_members_take_no_longer_than_their_bytes() -> None:
+    def seconds(members: int) -> float:
+        packed = gzip.compress(b"") * members
+        began = time.process_time()
+        assert _unpacked(packed, 1024) == b""
+        return time.process_time() - began
+
+    assert seconds(40_000) < 8 * seconds(10_000), "four times as many took more than eight times as long"
 
 
 async def test_a_redirect_loop(server: RestServer, path: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import time
@@ -47,7 +48,11 @@ HANGS_SECONDS = 30.0
 CONTENT_AT_ONCE_BYTES = 8 * 1024 * 1024
 """No further content is read in one receive after so much."""
 UNREADABLE_SECONDS = 60.0
-"""How long a file that may not be read is passed over."""
+"""How long a file that can't be read is passed over."""
+NOT_THE_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors that say something of this process or machine. Any other may be one file's: no permission, a lease that a file
+server has on it, a broken block.
+"""
 
 IGNORED = (".*", "*~", "*.tmp", "*.temp", "*.part", "*.partial", "*.filepart", "*.crdownload", "*.swp")
 """Names that programs give to files that they are still writing: hidden ones (rsync, NFS), or with an ending (browsers,
@@ -193,7 +198,9 @@ class DirectoryConsumer:
                 continue
             try:
                 content = files.read(path, file)
-            except PermissionError as error:
+            except OSError as error:
+                if error.errno in NOT_THE_FILES:
+                    raise
                 self._pass_over(file, error)
                 continue
             if content is not None:

@@ -194,7 +194,7 @@ def _open(path: str, file: File) -> BinaryIO:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENOTDIR):
             raise FileNotFoundError(errno.ENOENT, "replaced", path) from None
         raise
     if file != File.seen(file.name, os.fstat(descriptor)):

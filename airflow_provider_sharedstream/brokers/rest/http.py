@@ -17,6 +17,7 @@ from airflow_provider_sharedstream.brokers.rest.credentials import (
 )
 from airflow_provider_sharedstream.brokers.rest.errors import AnswerUnusable, NotConnected, refusal, too_large
 from airflow_provider_sharedstream.connections.http import HttpAccess
+from airflow_provider_sharedstream.messages.compression import gunzip
 from airflow_provider_sharedstream.stream.errors import SourceUnavailable
 
 if TYPE_CHECKING:
@@ -222,19 +223,15 @@ class Fetcher:
 
 
 def _unpacked(packed: bytes, limit: int) -> bytes:
-    made = bytearray()
-    while packed:  # it may have several members
-        engine = zlib.decompressobj(31)
-        try:
-            made += engine.decompress(packed, limit + 1 - len(made))
-        except zlib.error:
-            raise AnswerUnusable("the answer is said to be gzip, and is not") from None
-        if len(made) > limit:
-            raise too_large(limit)
-        if not engine.eof:
-            raise AnswerUnusable("the answer's gzip data ends early")
-        packed = engine.unused_data
-    return bytes(made)
+    try:
+        made = gunzip(packed, limit)
+    except EOFError:
+        raise AnswerUnusable("the answer's gzip data ends early") from None
+    except (OSError, zlib.error):
+        raise AnswerUnusable("the answer is said to be gzip, and is not") from None
+    if len(made) > limit:
+        raise too_large(limit)
+    return made
 
 
 def _is_next(relation: str | None) -> bool:
