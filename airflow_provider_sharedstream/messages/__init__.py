@@ -4,9 +4,9 @@ A task needs three names, and importing them loads nothing else:
 
 - :func:`messages` returns the messages that started a run;
 - :class:`Message` is one of them;
-- :class:`RejectMessage` is what an ``apply_function`` raises to refuse one for good.
+- :class:`RejectMessage` is what an ``apply_function`` raises to reject one for good.
 
-On the triggerer's side, in the order in which a message meets them: ``decode``, ``unwrap``, ``match``, ``apply``;
+On the triggerer's side, in the order in which a message passes them: ``decode``, ``unwrap``, ``match``, ``apply``;
 ``pipeline`` puts them together; ``payload`` says what an event may hold.
 """
 

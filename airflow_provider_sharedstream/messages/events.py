@@ -20,15 +20,15 @@ class _Event(NamedTuple):
 def messages(triggering_asset_events: Any, *, asset: Any = None) -> list[Message]:
     """Return the messages that started this run, in the order in which their events were stored.
 
-    One run may get several events, of several assets, each with several messages; and an event may be stored twice,
-    since a broker delivers again what it isn't sure of. So what has the same id from the same source is returned
-    once; where two assets' watchers made different bodies of one message, each body is returned.
+    One run may get several events, of several assets, each with several messages, and a message may be in two events,
+    since a broker repeats what it isn't sure was handled. So a message with the same id from the same source is
+    returned once; where two assets' watchers made different bodies of one message, each body is returned.
 
-    Events that aren't of this package's triggers (somebody's click in the UI, a task's outlet) are passed over; a run
-    without any of ours (a manual one, ``dag.test()``) has no messages.
+    Events that aren't of this package's triggers (a click in the UI, a task's outlet) are ignored; a run without any of
+    ours (a manual one, ``dag.test()``) has no messages.
 
-    :param triggering_asset_events: the task's context variable of that name. A mapping of assets to events, or a list
-        of events, is as good.
+    :param triggering_asset_events: the task's context variable of that name. A mapping of assets to events, or a
+        list of events, works too.
     :param asset: only this asset's messages: an Asset, an alias, a reference, or a name or URI.
     """
     events = [event for event in _events(triggering_asset_events, asset) if event is not None]

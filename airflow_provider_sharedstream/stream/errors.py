@@ -22,7 +22,7 @@ class SourceUnavailable(SharedStreamError):
 
 
 class RejectMessage(SharedStreamError):
-    """Raised by an ``apply_function`` to refuse a message for good.
+    """Raised by an ``apply_function`` to reject a message for good.
 
     :param reason: why; it travels with the message to the dead-letter place.
     """

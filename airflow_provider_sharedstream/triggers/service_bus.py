@@ -16,7 +16,7 @@ class ServiceBusSharedStreamTrigger(BrokerEventTrigger):
     """Fires when messages arrive in a Service Bus queue, or in a subscription of a topic.
 
     A rejected message goes to the entity's dead-letter queue, with the reason and, as its description, JSON that says
-    which watcher refused it, where and when. Locks are renewed while a message is open. With sessions, the messages of
+    which watcher rejected it, where and when. Locks are renewed while a message is open. With sessions, the messages of
     each keep their order through failures.
 
     :param queue_name: the queue; either this or ``topic_name`` with ``subscription_name``.

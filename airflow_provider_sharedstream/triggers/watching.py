@@ -63,7 +63,7 @@ class WatchedBatch:
         return len(self.deliveries)
 
     def reject(self, message: Message, reason: str) -> None:
-        """Refuse one message for good; the others of the batch are not concerned.
+        """Reject one message for good; the others of the batch are not affected.
 
         :raises KeyError: the message is not of this batch.
         """
