@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from airflow_provider_sharedstream.stream.errors import SourceUnavailable
+from airflow_provider_sharedstream.stream.errors import SourceUnavailable, error_text
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ async def connection_of(argument: str, conn_id: str, conn_type: str) -> Any:
     except AirflowNotFoundException:
         return None
     except Exception as error:
-        text = f"{argument}={conn_id!r}: the connection can't be looked up: {error}"
+        text = f"{argument}={conn_id!r}: the connection can't be looked up: {error_text(error)}"
         raise SourceUnavailable(text) from error
     if connection.conn_type not in (conn_type, "generic", "", None):
         log.warning("%s=%r is a connection of type %r, expected %r", argument, conn_id, connection.conn_type, conn_type)

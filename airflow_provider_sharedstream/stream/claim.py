@@ -27,6 +27,7 @@ class SourceClaim:
     other's watchers never see. So neither takes any while both are there: the messages stay with the broker until
     their arguments agree, or until the old stream of a changed Dag has gone.
 
+    :param name: the source's, as everywhere in the log.
     :param describe: the stream's arguments, as JSON, for the message that says how the two differ.
     :param stream: the stream's name on the roster.
     :param why_hold: says what else there is to wait for before anything is taken.
@@ -36,11 +37,16 @@ class SourceClaim:
     _all: WeakSet[SourceClaim] = WeakSet()
 
     def __init__(
-        self, describe: Callable[[], str], stream: str = "", why_hold: Callable[[], str | None] = lambda: None
+        self,
+        name: str,
+        describe: Callable[[], str],
+        stream: str = "",
+        why_hold: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.stream = stream
         self.wanted: str | None = None
         """The identity of the source that it has, or waits for."""
+        self._name = name
         self._describe = describe
         self._why_hold = why_hold
         self._say_at: float | None = None
@@ -70,7 +76,7 @@ class SourceClaim:
                         holder._rivals.add(self)
                 if now() >= say_at:
                     say_at = now() + SAY_EVERY_SECONDS
-                    self._say(identity, holder)
+                    self._say(holder)
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             if holder is not None:
@@ -102,18 +108,18 @@ class SourceClaim:
             self._say_at = now + SAY_AFTER_SECONDS
         elif now >= self._say_at and (reason := self._why_hold()) is not None:
             self._say_at = now + SAY_EVERY_SECONDS
-            log.warning("%s is held, no message is taken: %s", self._identity, reason)
+            log.warning("%s is held, no message is taken: %s", self._name, reason)
 
-    def _say(self, identity: str, holder: SourceClaim) -> None:
+    def _say(self, holder: SourceClaim) -> None:
         if self in holder._rivals:
             log.error(
                 "%s is held, no message is taken: two streams want it, and each would settle messages that the "
                 "other's watchers never see. Give all watchers of a source the same arguments; they differ in %s.",
-                identity,
+                self._name,
                 differences(self._describe(), holder._describe()),
             )
         else:
-            log.error("%s waits, since the stream before this one has not ended yet", identity)
+            log.error("%s waits, since the stream before this one has not ended yet", self._name)
 
 
 def wanted_by(stream: str) -> str | None:

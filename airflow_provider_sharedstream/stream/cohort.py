@@ -45,6 +45,7 @@ class Cohort:
 
     def __init__(self, key: Hashable, reader: RosterReader | None = None) -> None:
         self.key = key
+        self._name = str(key)
         self.changes = 0
         """Counts joins: a source that left something unmatched offers it again to newcomers."""
         self.roll_call = RollCall(stream_id(key), reader or roster_reader())
@@ -56,12 +57,14 @@ class Cohort:
         self._say_at = 0.0
         self._trouble_at = 0.0
 
-    def serve(self, timeout_seconds: float, stream_metrics: StreamMetrics) -> None:
+    def serve(self, timeout_seconds: float, stream_metrics: StreamMetrics, name: str) -> None:
         """Note how the stream runs.
 
         :param timeout_seconds: how long an absent watcher is waited for.
         :param stream_metrics: where it is counted when one is waited for no longer.
+        :param name: the source's, for the log.
         """
+        self._name = name
         self.roll_call.timeout_seconds = timeout_seconds
         self.roll_call.metrics = stream_metrics
 
@@ -168,9 +171,9 @@ class Cohort:
         if trouble is not None and now >= self._trouble_at:
             self._trouble_at = now + SAY_EVERY_SECONDS
             log.error(
-                "The stream of %s is held, no message is taken for any of its watchers (%d): %s",
-                self.key[-1] if isinstance(self.key, tuple) else self.key,
-                len(self._members),
+                "%s is held, no message is taken for %s: %s",
+                self._name,
+                "its watcher" if len(self._members) == 1 else f"any of its {len(self._members)} watchers",
                 trouble,
             )
         if reason is None:

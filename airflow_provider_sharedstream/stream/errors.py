@@ -41,5 +41,16 @@ class LeaseLost(SharedStreamError):
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error's kind and text, for a line of the log; many have no text."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """Return an error's kind and text, for a line of the log; where it has no text, as many have none, that of what
+    caused it.
+    """
+    kind = type(error).__name__
+    seen = [error]
+    while not str(seen[-1]).strip():
+        last = seen[-1]
+        cause = last.__cause__ or (None if last.__suppress_context__ else last.__context__)
+        if cause is None or cause in seen:
+            return kind if last is error else f"{kind} ({type(last).__name__})"
+        seen.append(cause)
+    told = seen[-1]
+    return f"{kind}: {error}" if told is error else f"{kind} ({type(told).__name__}: {told})"

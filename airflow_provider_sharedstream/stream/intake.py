@@ -140,7 +140,7 @@ class Intake:
         while True:
             count = await self._receive(await self._permits())
             if self._patience.failures:
-                log.info("%s of %s is received from again", self._consumer.stream, self._consumer.source)
+                log.info("%s %s is received from again", self._consumer.source, self._consumer.stream)
                 self._patience.reset()
             self._metrics.gauge(metrics.UP, 1)
             if self._cohort is not None:

@@ -13,6 +13,7 @@ from airflow_provider_sharedstream.stream import metrics
 from airflow_provider_sharedstream.stream.calls import call, is_transient
 from airflow_provider_sharedstream.stream.consumer import BrokerConsumer
 from airflow_provider_sharedstream.stream.delivery import Delivery
+from airflow_provider_sharedstream.stream.errors import error_text
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
 from airflow_provider_sharedstream.stream.waiting import wait_until_set
 
@@ -128,7 +129,7 @@ class LeaseKeeper:
         except Exception as error:
             if not is_transient(self._consumer, error) and not self._refusal_said:
                 self._refusal_said = True
-                log.error("Leases can't be renewed, and it is tried again until they run out: %s", error)
+                log.error("Leases can't be renewed, and it is tried again until they run out: %s", error_text(error))
             for delivery in keep:
                 if delivery in self._renew_at:
                     wait = min(LONGEST_RETRY_SECONDS, RETRY * (delivery.lease_seconds or 0.0))

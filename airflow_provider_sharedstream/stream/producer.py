@@ -20,6 +20,7 @@ from airflow_provider_sharedstream.stream.cohort import Cohort
 from airflow_provider_sharedstream.stream.consumer import BrokerConsumer
 from airflow_provider_sharedstream.stream.delivery import Batch
 from airflow_provider_sharedstream.stream.disposition import Outcome
+from airflow_provider_sharedstream.stream.errors import error_text
 from airflow_provider_sharedstream.stream.holdings import Holdings
 from airflow_provider_sharedstream.stream.intake import Intake
 from airflow_provider_sharedstream.stream.judge import Judge
@@ -83,6 +84,7 @@ class BrokerStreamProducer(SharedStreamProducer):
         self._closing: asyncio.Task[None] | None = None
         self._unheard = Backoff(1.0, 60.0)
         self.metrics = StreamMetrics(consumer.source, consumer.stream)
+        name = f"{consumer.source} {consumer.stream}"
         self.holdings = Holdings(consumer, settings, self.metrics, clock=clock)
         self.window = BatchWindow(
             settings.max_batches,
@@ -93,11 +95,11 @@ class BrokerStreamProducer(SharedStreamProducer):
         self.judge = Judge(consumer, settings, self.holdings, cohort, self.metrics, clock=clock)
         self.attendance = Attendance(cohort, self.judge.decide, clock=clock)
         if cohort is not None:
-            cohort.serve(settings.cohort_timeout_seconds, self.metrics)
+            cohort.serve(settings.cohort_timeout_seconds, self.metrics, name)
         if cohort is None:
-            self._claim = SourceClaim(lambda: description)
+            self._claim = SourceClaim(name, lambda: description)
         else:
-            self._claim = SourceClaim(lambda: description, cohort.roll_call.stream, cohort.roll_call.why_hold)
+            self._claim = SourceClaim(name, lambda: description, cohort.roll_call.stream, cohort.roll_call.why_hold)
         self.intake = Intake(
             consumer,
             self.holdings.budget,
@@ -193,7 +195,7 @@ class BrokerStreamProducer(SharedStreamProducer):
             try:
                 await call("close", self.consumer.close(), seconds=deadline)
             except Exception as error:
-                log.warning("Closing %s %s: %s", self.consumer.source, self.consumer.stream, error)
+                log.warning("Closing %s %s: %s", self.consumer.source, self.consumer.stream, error_text(error))
             finally:
                 self._claim.drop()
                 self.metrics.gauge(metrics.UP, 0)

@@ -14,16 +14,18 @@ class UnusableConsumer:
     """Stands where an adapter would, so that a stream with wrong arguments is held like any other.
 
     :param trouble: what is wrong.
+    :param source: kind of source.
+    :param stream: what there is of its name.
     """
 
-    source = "none"
-    stream = "none"
     limits = BrokerLimits(receive_batch=1, settle_batch=1)
     capabilities = Capabilities()
     dead_letter_place: str | None = None
 
-    def __init__(self, trouble: str) -> None:
+    def __init__(self, trouble: str, source: str, stream: str) -> None:
         self._trouble = trouble
+        self.source = source
+        self.stream = stream
         self.identity = f"none:{trouble}"
         self.lane_owner: LaneOwner | None = None
 

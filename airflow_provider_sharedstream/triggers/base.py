@@ -176,7 +176,9 @@ class BrokerEventTrigger(BaseEventTrigger):
                 return cls.producer_class.from_arguments(source, settings, cohort=cohort, description=key[2])
             except Exception as error:
                 wrong = [error_text(error)]
-        return BrokerStreamProducer(UnusableConsumer("; ".join(wrong)), cohort=cohort, description=key[2])
+        kind = str(getattr(cls.producer_class.consumer_class, "source", "none"))
+        consumer = UnusableConsumer("; ".join(wrong), source=kind, stream=key[2])
+        return BrokerStreamProducer(consumer, cohort=cohort, description=key[2])
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
         """Yield an event per batch, with the messages that are this watcher's own; several where one is too large."""

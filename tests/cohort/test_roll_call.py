@@ -26,7 +26,7 @@ def roster() -> HandWritten:
 
 def cohort_with(roster: HandWritten, *here: int) -> tuple[Cohort, dict[int, object]]:
     cohort = Cohort(KEY, roster)
-    cohort.serve(60.0, StreamMetrics("test", "k"))
+    cohort.serve(60.0, StreamMetrics("test", "k"), "test k")
     return cohort, {number: cohort.join(f"watcher {number}", trigger_id=number) for number in here}
 
 
@@ -210,7 +210,10 @@ def with_a_stranger(roster: HandWritten, *, owner: int = JOB, source: str = SOUR
 def claims(cohort: Cohort) -> Iterator[tuple[SourceClaim, SourceClaim]]:
     """The stream's, and the stranger's."""
     roll_call = cohort.roll_call
-    mine, others = SourceClaim(lambda: "{}", roll_call.stream, roll_call.why_hold), SourceClaim(lambda: "[]", OTHER)
+    mine, others = (
+        SourceClaim("test k", lambda: "{}", roll_call.stream, roll_call.why_hold),
+        SourceClaim("test k", lambda: "[]", OTHER),
+    )
     yield mine, others
     mine.drop()
     others.drop()

@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_sharedstream.stream import cohort as cohort_module
 from airflow_provider_sharedstream.stream.claim import SourceClaim
 from airflow_provider_sharedstream.stream.cohort import Cohort, cohort_of
+from airflow_provider_sharedstream.stream.metrics import StreamMetrics
 from tests.machine.virtual import in_virtual_time, now, settle_down, until
 
 
@@ -63,6 +64,7 @@ async def test_the_grace_counts_from_when_somebody_listens() -> None:
 @in_virtual_time
 async def test_trouble_holds_it_with_one_line_and_its_leaving_lets_it_go_on(caplog: pytest.LogCaptureFixture) -> None:
     cohort = Cohort("k")
+    cohort.serve(60.0, StreamMetrics("sqs", "q"), "sqs q")
     cohort.join("fine")
     token = cohort.join("orders (trigger 4)", "apply_function: there is no module 'missing'")
     assert not cohort.complete
@@ -74,7 +76,7 @@ async def test_trouble_holds_it_with_one_line_and_its_leaving_lets_it_go_on(capl
         assert not any(task.done() for task in ready)
         held = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
         (line,) = held
-        assert line.startswith("The stream of k is held, no message is taken for any of its watchers (")
+        assert line.startswith("sqs q is held, no message is taken for any of its 2 watchers: ")
         assert line.endswith("orders (trigger 4): apply_function: there is no module 'missing'")
         cohort.leave(token)
         await asyncio.gather(*ready)
@@ -115,14 +117,15 @@ def test_a_cohort_lives_as_long_as_somebody_holds_on_to_it() -> None:
 class TestSourceClaim:
     @in_virtual_time
     async def test_the_second_waits_and_says_so_once_a_minute(self, caplog: pytest.LogCaptureFixture) -> None:
-        first = SourceClaim(lambda: '{"batch_size": 1, "queue": "q"}')
-        second = SourceClaim(lambda: '{"queue": "q"}')
+        first = SourceClaim("sqs q", lambda: '{"batch_size": 1, "queue": "q"}')
+        second = SourceClaim("sqs q", lambda: '{"queue": "q"}')
         await first.take("memory:orders")
         waiting = asyncio.create_task(second.take("memory:orders"))
         await asyncio.sleep(600)
         assert not waiting.done()
         lines = [r.getMessage() for r in caplog.records]
         assert 9 <= len(lines) <= 11
+        assert lines[0].startswith("sqs q is held, no message is taken")
         assert "batch_size: the default and 1" in lines[0]
         assert first.disputed
         holding = asyncio.create_task(first.undisputed())
@@ -138,14 +141,14 @@ class TestSourceClaim:
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         """The last watcher was started anew: the same arguments, and no mistake of anybody's."""
-        first, second = SourceClaim(lambda: "the same"), SourceClaim(lambda: "the same")
+        first, second = SourceClaim("sqs q", lambda: "the same"), SourceClaim("sqs q", lambda: "the same")
         await first.take("memory:orders")
         waiting = asyncio.create_task(second.take("memory:orders"))
         await asyncio.sleep(10)
         first.drop()
         await until(waiting.done)
         assert not caplog.records
-        third = SourceClaim(lambda: "the same")
+        third = SourceClaim("sqs q", lambda: "the same")
         waiting = asyncio.create_task(third.take("memory:orders"))
         await asyncio.sleep(600)
         assert 9 <= len(caplog.records) <= 11, "one that never ends is said"
@@ -154,10 +157,10 @@ class TestSourceClaim:
 
     @in_virtual_time
     async def test_taking_again_is_free_and_dropping_frees_all(self) -> None:
-        claim = SourceClaim(lambda: "one")
+        claim = SourceClaim("sqs q", lambda: "one")
         for identity in ("memory:a", "memory:a", "memory:b"):
             await claim.take(identity)
-        other = SourceClaim(lambda: "two")
+        other = SourceClaim("sqs q", lambda: "two")
         await other.take("memory:a")
         claim.drop()
         claim.drop()
@@ -167,7 +170,7 @@ class TestSourceClaim:
 
     @in_virtual_time
     async def test_dropping_does_not_take_what_is_somebody_elses(self) -> None:
-        first, second = SourceClaim(lambda: "one"), SourceClaim(lambda: "two")
+        first, second = SourceClaim("sqs q", lambda: "one"), SourceClaim("sqs q", lambda: "two")
         await first.take("memory:orders")
         second.drop()
         waiting = asyncio.create_task(second.take("memory:orders"))

@@ -17,7 +17,7 @@ from airflow_provider_sharedstream.brokers.service_bus.link import OPEN_SECONDS,
 from airflow_provider_sharedstream.brokers.service_bus.session import Arrival, Session, by_session
 from airflow_provider_sharedstream.stream.delivery import Delivery
 from airflow_provider_sharedstream.stream.disposition import Disposition
-from airflow_provider_sharedstream.stream.errors import LeaseLost
+from airflow_provider_sharedstream.stream.errors import LeaseLost, error_text
 from airflow_provider_sharedstream.stream.reconnect import Backoff
 from airflow_provider_sharedstream.stream.waiting import wait_until_set
 
@@ -142,7 +142,9 @@ class Sessions:
                         raise
                     # Those that are ours needn't be given back for it.
                     seconds = self._accept_rest.next_seconds()
-                    log.warning("No further session could be accepted, next try in %.1f s: %s", seconds, error)
+                    log.warning(
+                        "No further session could be accepted, next try in %.1f s: %s", seconds, error_text(error)
+                    )
                     self._rest_until = time.monotonic() + seconds
                     continue
                 self._accept_rest.reset()
