@@ -17,22 +17,19 @@ from airflow_provider_sharedstream.stream.calls import call, is_transient
 from airflow_provider_sharedstream.stream.consumer import BrokerConsumer
 from airflow_provider_sharedstream.stream.delivery import Delivery, runs
 from airflow_provider_sharedstream.stream.disposition import Disposition
-from airflow_provider_sharedstream.stream.errors import LeaseLost, error_text
+from airflow_provider_sharedstream.stream.errors import LeaseLost
 from airflow_provider_sharedstream.stream.lanes import LaneGuard
 from airflow_provider_sharedstream.stream.lease import LeaseKeeper
 from airflow_provider_sharedstream.stream.metrics import StreamMetrics
-from airflow_provider_sharedstream.stream.reconnect import Backoff, Spell
+from airflow_provider_sharedstream.stream.reconnect import Spell
 from airflow_provider_sharedstream.stream.settlement_queue import SettlementQueue
+from airflow_provider_sharedstream.stream.settlement_retries import SettlementRetries, backoff
 from airflow_provider_sharedstream.stream.waiting import wait_until_set
 
 log = logging.getLogger(__name__)
 
 LINGER_SECONDS = 0.005
 """Waited before a call, so that what Airflow tells in one go makes one chunk."""
-
-SAY_EVERY_SECONDS = 30.0
-LONGEST_RETRY_SECONDS = 10.0
-LONGEST_REFUSED_SECONDS = 60.0
 
 
 class Sealed(NamedTuple):
@@ -72,14 +69,10 @@ class SettlementBatcher:
         self._metrics = stream_metrics
         self._clock = clock
         self._queue = SettlementQueue()
-        self._backoffs: dict[Delivery, Backoff] = {}
-        self._refused: dict[Delivery, BaseException] = {}
-        self._refusals = 0
+        self._retries = SettlementRetries(clock)
         self._spells: dict[Disposition, Spell] = {}
         self._calls: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
-        self._unsaid = 0
-        self._said_at = float("-inf")
 
     def put(self, disposition: Disposition, deliveries: Iterable[Delivery]) -> None:
         """Take over deliveries to be told ``disposition``, in lane order."""
@@ -98,16 +91,16 @@ class SettlementBatcher:
         """Why the broker refuses to settle something until somebody changes something; None when nothing of the kind
         is left.
         """
-        return next(iter(self._refused.values()), None)
+        return self._retries.refusal
 
     async def retry_refused(self, deadline_seconds: float = 10.0) -> BaseException | None:
         """Try what was refused once more, now; return why it is refused still, or None."""
-        if not self._refused:
+        if self.refusal is None:
             return None
-        before = self._refusals
-        self._hasten(self._refused.__contains__)
+        before = self._retries.refusals
+        self._hasten(self._retries.is_refused)
         deadline = self._clock() + deadline_seconds
-        while self._refused and self._refusals == before and self._clock() < deadline:
+        while self.refusal is not None and self._retries.refusals == before and self._clock() < deadline:
             await asyncio.sleep(0.02)
         return self.refusal
 
@@ -245,7 +238,7 @@ class SettlementBatcher:
     def _trouble(self, disposition: Disposition, error: BaseException) -> None:
         spell = self._spells.get(disposition)
         if spell is None:
-            spell = self._spells[disposition] = Spell(self._backoff(is_transient(self._consumer, error)))
+            spell = self._spells[disposition] = Spell(backoff(transient=is_transient(self._consumer, error)))
         spell.failed(self._clock())
 
     def _conclude(
@@ -274,38 +267,11 @@ class SettlementBatcher:
     def _again(self, disposition: Disposition, delivery: Delivery, error: BaseException) -> None:
         self._metrics.count(metrics.SETTLE_RETRIES)
         transient = is_transient(self._consumer, error)
-        what = f"{disposition.value} of {delivery.id}"
-        if not transient:
-            if not self._refused:
-                log.error(
-                    "%s was refused and is tried again slowly; no further message is taken until it works: %s",
-                    what,
-                    error,
-                )
-            if delivery not in self._refused:
-                self._backoffs.pop(delivery, None)
-            self._refused[delivery] = error
-            self._refusals += 1
-        else:
-            self._say(what, error)
-        wait = 0.0
-        if disposition not in self._spells:
-            if (backoff := self._backoffs.get(delivery)) is None:
-                backoff = self._backoffs[delivery] = self._backoff(transient)
-            wait = backoff.next_seconds()
+        self._retries.note(f"{disposition.value} of {delivery.id}", delivery, error, transient=transient)
+        # Where the calls are spaced out as a whole, a delivery isn't by itself.
+        spaced = disposition in self._spells
+        wait = 0.0 if spaced else self._retries.wait_seconds(delivery, transient=transient)
         self._queue.put_back(disposition, delivery, self._clock() + wait)
-
-    def _say(self, what: str, error: BaseException) -> None:
-        self._unsaid += 1
-        now = self._clock()
-        if now - self._said_at >= SAY_EVERY_SECONDS:
-            log.warning("Settlements tried again: %d; the latest, %s, since: %s", self._unsaid, what, error_text(error))
-            self._unsaid = 0
-            self._said_at = now
-
-    @staticmethod
-    def _backoff(transient: bool) -> Backoff:
-        return Backoff(0.2, LONGEST_RETRY_SECONDS) if transient else Backoff(5.0, LONGEST_REFUSED_SECONDS)
 
     def _step_back(self, delivery: Delivery) -> None:
         """Don't settle a delivery whose lane is held before it."""
@@ -316,9 +282,7 @@ class SettlementBatcher:
             self._queue.put(Disposition.RELEASE, [delivery], self._clock())
 
     def _seal(self, deliveries: Sequence[Delivery], disposition: Disposition | None, cause: str = "") -> None:
-        for delivery in deliveries if self._backoffs or self._refused else ():
-            self._backoffs.pop(delivery, None)
-            self._refused.pop(delivery, None)
+        self._retries.forget(deliveries)
         for delivery in deliveries if disposition is None else ():
             self._lanes.hold(delivery, self._clock())
         self._sealed(Sealed(deliveries, disposition, cause))

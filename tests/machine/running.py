@@ -132,8 +132,8 @@ def assert_at_rest(producer: BrokerStreamProducer, *, abandoned: bool = False) -
     assert budget._permits == producer.settings.max_in_flight, "permits were lost or made"
     assert not producer.holdings.decided
     assert not producer.holdings.settlement._queue
-    assert not producer.holdings.settlement._backoffs
-    assert not producer.holdings.settlement._refused
+    assert not producer.holdings.settlement._retries._backoffs
+    assert not producer.holdings.settlement._retries._refused
     assert not producer.holdings.settlement._calls
     assert not producer.holdings.leases._renew_at
     assert not producer.holdings.assembler._piles
