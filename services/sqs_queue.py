@@ -93,9 +93,6 @@ class SqsQueue:
         entries = [{"Id": str(n), "ReceiptHandle": message["ReceiptHandle"]} for n, message in enumerate(messages)]
         _check(self.client.delete_message_batch(QueueUrl=self.url, Entries=entries))
 
-    def purge(self) -> None:
-        self.client.purge_queue(QueueUrl=self.url)
-
     def remove(self) -> None:
         """Delete the queue and its dead letters."""
         self.client.delete_queue(QueueUrl=self.url)

@@ -2,14 +2,12 @@
 
 .. code-block:: text
 
-    broker ─receive(n permits)─▶ BrokerConsumer ─Deliveries─▶ Assembler ─Batch─▶ open_stream ─▶ Airflow fan-out ─▶
-    filter
-       ▲                                ▲                                                                     │
-       │            InFlightBudget gives permits; LeaseKeeper renews;                                    TriggerEvent
-       │            Cohort holds the door until every watcher listens                                         │
-       │                                                                                                      ▼
-       └─settle(chunk)── SettlementBatcher ◀─ LaneGuard ◀─ DispositionPolicy ◀─ advance(lane batch) ◀─ asset event
-       (stored)
+    broker ─receive(n permits)─▶ BrokerConsumer ─Deliveries─▶ Assembler ─Batch─▶ open_stream ─▶ Airflow's fan-out
+       ▲            InFlightBudget gives permits; LeaseKeeper renews;                                  │
+       │            Cohort holds the door until every watcher listens                                  ▼
+       │                                                                      filter ─▶ TriggerEvent ─▶ asset event
+       │                                                                                                  │ stored
+       └─settle(chunk)── SettlementBatcher ◀─ LaneGuard ◀─ DispositionPolicy ◀─ advance(lane batch) ◀─────┘
 
 Read the modules in this order:
 
@@ -29,7 +27,7 @@ Read the modules in this order:
 ``lease``           renew at half life, bounded; lost leases
 ``disposition``     outcome to what the broker is told (pure)
 ``lanes``           an ordered lane held at its first unsettled delivery; epochs
-``settlement``      coalesce, chunk, retry, partial failure, flush
+``settlement``      coalesce, chunk, partial failure, flush; with ``settlement_queue`` and ``settlement_retries``
 ``dead_letter``     the note that goes with a rejected message
 ``cohort``          who must be listening before a message is taken
 ``claim``           one stream of a process per source

@@ -295,11 +295,6 @@ class Deployment:
         for number, owner in zip(numbers, owners, strict=True):
             self.query("UPDATE trigger SET triggerer_id = :owner WHERE id = :number", owner=owner, number=number)
 
-    def set_option(self, option: str, value: str) -> None:
-        """Set an option of [sharedstream] for components that are started from now on."""
-        for component in self.airflow.components.values():
-            component.env[f"AIRFLOW__SHAREDSTREAM__{option.upper()}"] = value
-
     def restart_triggerers(self) -> None:
         for name in self.airflow.triggerers:
             self.airflow.components[name].terminate()

@@ -24,7 +24,6 @@ Answer = tuple[int, Body]
 
 OK, NO_CONTENT = 200, 204
 RECEIVE_AND_DELETE = 0
-NO_LOCK = uuid.UUID(int=0)
 NEVER_CHANGED_MS = 253402300800000
 """``last-updated-time`` of a request for all sessions: the first millisecond of the year 10000."""
 
