@@ -51,8 +51,16 @@ help: ## list the targets
 demo: $(VENV)/.made $(MINISTACK)/.made ## real messages start real Dags, and a live table shows it; KEEP=1 keeps Airflow up
 	@KEEP=$(KEEP) $(BIN)/python -m demo
 
+.PHONY: brokers
+brokers: $(VENV)/.made $(MINISTACK)/.made ## local brokers for Dags of your own until Ctrl-C; ARGS='kafka pubsub' for some of them
+	@$(BIN)/python -m services $(ARGS)
+
 .PHONY: test test-main test-amazon
-test: test-main test-amazon ## every test; ARGS='-k lanes' goes to pytest
+test: ## every test; ARGS='-k lanes' goes to pytest
+	@failed=0; \
+	$(MAKE) --no-print-directory test-main || failed=$$?; \
+	$(MAKE) --no-print-directory test-amazon || failed=$$?; \
+	exit $$failed
 
 test-main: $(VENV)/.made $(VENV)/.servicebus-emulator $(MINISTACK)/.made ## the tests in .venv
 	@mkdir -p $(REPORTS)

@@ -47,7 +47,7 @@ A file for the example Dags:
 
 
 def _send(sqs: SqsServer, queue: str, body: object) -> str:
-    arguments = (sys.executable, "-m", "demo.send", sqs.endpoint_url, queue, json.dumps(body))
+    arguments = (sys.executable, "-m", "services.send", "sqs", sqs.endpoint_url, queue, json.dumps(body))
     return f"(cd {_shell(CHECKOUT)} && {shlex.join(arguments)})"
 
 
