@@ -28,8 +28,13 @@ Read the modules in this order:
 ``disposition``     outcome to what the broker is told (pure)
 ``lanes``           an ordered lane held at its first unsettled delivery; epochs
 ``settlement``      coalesce, chunk, partial failure, flush; with ``settlement_queue`` and ``settlement_retries``
+``holdings``        what a stream has received and not let go: keeps ``in_flight``, ``lease``, ``lanes``,
+                    ``assembler`` and ``settlement`` together
+``judge``           from what the watchers said of a batch to what the broker is told of its messages
 ``dead_letter``     the note that goes with a rejected message
 ``cohort``          who must be listening before a message is taken
+``roll_call``       who of those on the roster is here; ``roster``: as the supervisor reads it from the database
+``attendance``      a message is settled only after everybody who was to see it has
 ``claim``           one stream of a process per source
 ``metrics``         every metric name and label in one table
 ``errors``
