@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from airflow_provider_sharedstream.messages import Message, RejectMessage
@@ -16,8 +15,3 @@ def refuse_bad(message: Message) -> Any:
 
 def fail(message: Message) -> Any:
     raise RuntimeError("always")
-
-
-async def three_seconds(message: Message) -> Any:
-    await asyncio.sleep(3)
-    return message.body

@@ -47,7 +47,7 @@ async def test_twenty_watchers_are_one_scan(inbox: Inbox, consumers: list[Record
 async def test_a_file_is_deleted_only_when_every_matching_watcher_has_stored(inbox: Inbox) -> None:
     async with triggerer() as running:
         quick = running.start(inbox.trigger(pattern="*.csv"))
-        slow = running.start(inbox.trigger(filename="a.csv", apply_function=f"{FUNCTIONS}.three_seconds"))
+        slow = running.start(inbox.trigger(filename="a.csv", apply_function="tests.filters.three_seconds"))
         inbox.put("a.csv")
         inbox.put("b.csv")
         await until(lambda: len(quick.ids) == 2, "both files at the quick watcher")

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from airflow_provider_sharedstream.messages import Message, RejectMessage
-
-
-async def three_seconds(message: Message) -> Any:
-    await asyncio.sleep(3)
-    return message.body
 
 
 async def reject_odd(message: Message) -> Any:

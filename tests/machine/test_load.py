@@ -101,7 +101,7 @@ async def test_a_slow_watcher_delays_no_other() -> None:
     name, queue = new_queue({"batch_size": 10})
     publish(queue, 500)
     async with triggerer(store_seconds=0.002) as running:
-        slow = running.start(QueueTrigger(name, apply_function=f"{FUNCTIONS}.three_seconds"))
+        slow = running.start(QueueTrigger(name, apply_function="tests.filters.three_seconds"))
         quick = [running.start(QueueTrigger(name)) for _ in range(4)]
         started = now()
         await until(lambda: all(len(set(numbers(watcher))) == 500 for watcher in quick), "all at the quick ones")

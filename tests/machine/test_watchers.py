@@ -25,8 +25,6 @@ from tests.machine.running import (
 )
 from tests.machine.virtual import in_virtual_time, now, until
 
-FUNCTIONS = "tests.machine.functions"
-
 
 @in_virtual_time
 async def test_cancelled_while_its_event_is_being_logged() -> None:

@@ -13,8 +13,6 @@ from tests.pubsub.conftest import Own, PubSub, is_empty, send, trigger
 from tests.pubsub.consumers import numbers, texts
 from tests.pubsub.observed import ObservedTrigger
 
-FILTERS = "tests.pubsub.filters"
-
 
 @pytest.mark.slow
 async def test_a_slow_watcher_keeps_nobody_waiting_and_calls_are_few(pubsub: PubSub) -> None:
@@ -22,7 +20,7 @@ async def test_a_slow_watcher_keeps_nobody_waiting_and_calls_are_few(pubsub: Pub
     await send(orders, texts(500))
     before = Counter(pubsub.calls)
     async with triggerer(store_seconds=0.02, confirm_seconds=0.5) as running:
-        slow = running.start(trigger(pubsub, orders, apply_function=f"{FILTERS}.three_seconds", batch_size=50))
+        slow = running.start(trigger(pubsub, orders, apply_function="tests.filters.three_seconds", batch_size=50))
         quick = [running.start(trigger(pubsub, orders, batch_size=50)) for _ in range(3)]
         await until(lambda: all(len(w.ids) == 500 for w in quick), "500 at each quick watcher")
         assert len(slow.ids) < 500, "the slow watcher was not slow"

@@ -16,8 +16,6 @@ from tests.conformance.suite import receive_all
 from tests.pubsub.conftest import Own, PubSub, is_empty, send, trigger
 from tests.pubsub.consumers import Consumers, held, received, texts
 
-FILTERS = "tests.pubsub.filters"
-
 
 async def test_streams_that_the_service_moves_are_nobodys_business(
     own: Own, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -102,7 +100,7 @@ async def test_what_waits_for_its_delay_does_not_stop_the_stream(own: Own) -> No
             trigger(
                 own,
                 orders,
-                apply_function=f"{FILTERS}.explode_on_poison",
+                apply_function="tests.filters.explode_on_poison",
                 on_error="release",
                 release_delay_seconds=600,
                 max_in_flight=20,
@@ -157,7 +155,7 @@ async def test_a_message_that_the_policy_took_away_does_not_take_its_followers_a
             trigger(
                 own,
                 orders,
-                apply_function=f"{FILTERS}.explode_on_poison",
+                apply_function="tests.filters.explode_on_poison",
                 release_delay_seconds=600,
                 ack_deadline_seconds=10,
                 batch_size=3,

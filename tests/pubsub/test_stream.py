@@ -48,7 +48,7 @@ async def test_poison_goes_to_the_dead_letter_topic_with_its_reason(pubsub: PubS
     topic = orders.dead_letters.name
     async with triggerer() as running:
         careful = running.start(
-            trigger(pubsub, orders, dead_letter_topic=topic, apply_function=f"{FILTERS}.explode_on_poison")
+            trigger(pubsub, orders, dead_letter_topic=topic, apply_function="tests.filters.explode_on_poison")
         )
         sibling = running.start(trigger(pubsub, orders, dead_letter_topic=topic))
         strict = running.start(trigger(pubsub, orders, dead_letter_topic=topic, decode="json", match="body.n >= `0`"))
@@ -75,18 +75,21 @@ async def test_poison_goes_through_the_subscriptions_own_policy(
     pubsub: PubSub, caplog: pytest.LogCaptureFixture
 ) -> None:
     orders = pubsub.subscription(max_delivery_attempts=5)
-    assert orders.dead_letters is not None
+    letters = orders.dead_letters
+    assert letters is not None
     async with triggerer() as running:
         with caplog.at_level(logging.INFO, logger="airflow_provider_sharedstream"):
             careful = running.start(
                 trigger(
-                    pubsub, orders, apply_function=f"{FILTERS}.explode_on_poison", release_delay_seconds=0, batch_size=1
+                    pubsub,
+                    orders,
+                    apply_function="tests.filters.explode_on_poison",
+                    release_delay_seconds=0,
+                    batch_size=1,
                 )
             )
             sent = await send(orders, [*texts(10), '{"n": 10, "poison": true}'])
             found: list[Any] = []
-            letters = orders.dead_letters
-            assert letters is not None
 
             async def dead() -> bool:
                 found.extend(await asyncio.to_thread(letters.take))

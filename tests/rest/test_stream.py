@@ -156,7 +156,7 @@ async def test_a_poisonous_item_is_logged_and_keeps_no_other(
     items = RestList(server, path)
     items.publish(*numbered(5), {"id": 5, "poison": True}, *numbered(5, 6))
     async with triggerer() as running:
-        watcher = watch(running, items.url, "asset", apply_function="tests.sqs.filters.explode_on_poison", **ITEMS)
+        watcher = watch(running, items.url, "asset", apply_function="tests.filters.explode_on_poison", **ITEMS)
         await until(lambda: len(watcher.ids) == 10, "all but one")
         await until(lambda: "is refused and won't come again: id 5" in caplog.text, "a line about the other")
         items.publish(*numbered(1, 11))

@@ -12,17 +12,6 @@ BEGUN: list[Any] = []
 GO_ON = asyncio.Event()
 
 
-async def three_seconds(message: Message) -> Any:
-    await asyncio.sleep(3)
-    return message.body
-
-
-def explode_on_poison(message: Message) -> Any:
-    if isinstance(message.body, dict) and message.body.get("poison"):
-        raise ZeroDivisionError("poison")
-    return message.body
-
-
 def refuse(message: Message) -> Any:
     raise RejectMessage("unwanted")
 

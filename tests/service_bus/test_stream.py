@@ -43,7 +43,7 @@ async def test_a_slow_watcher_keeps_nobody_waiting(service_bus: ServiceBus) -> N
     queue = service_bus.queue()
     await send(service_bus, queue, [{"n": n} for n in range(500)])
     async with triggerer(store_seconds=0.02, confirm_seconds=0.5) as running:
-        slow = running.start(trigger(queue, apply_function=f"{FILTERS}.three_seconds"))
+        slow = running.start(trigger(queue, apply_function="tests.filters.three_seconds"))
         quick = [running.start(trigger(queue)) for _ in range(3)]
         await until(lambda: all(len(w.ids) == 500 for w in quick), "500 at each quick watcher")
         assert len(slow.ids) < 500, "the slow watcher was not slow"
@@ -54,7 +54,7 @@ async def test_a_slow_watcher_keeps_nobody_waiting(service_bus: ServiceBus) -> N
 async def test_poison_is_dead_lettered_with_reason_and_description(service_bus: ServiceBus) -> None:
     queue = service_bus.queue()
     async with triggerer() as running:
-        careful = running.start(trigger(queue, apply_function=f"{FILTERS}.explode_on_poison"))
+        careful = running.start(trigger(queue, apply_function="tests.filters.explode_on_poison"))
         sibling = running.start(trigger(queue))
         strict = running.start(trigger(queue, decode="json", match="body.n >= `0`"))
         await send(service_bus, queue, [{"n": n} for n in range(50)] + [{"n": 50, "poison": True}, "not JSON at all"])

@@ -18,7 +18,7 @@ async def test_a_slow_watcher_keeps_nobody_waiting_and_calls_are_few(sqs: Sqs) -
     await send(queue, [{"n": n} for n in range(500)])
     sqs.proxy.calls.clear()
     async with triggerer(store_seconds=0.02, confirm_seconds=0.5) as running:
-        slow = running.start(trigger(sqs, queue, apply_function="tests.sqs.filters.three_seconds"))
+        slow = running.start(trigger(sqs, queue, apply_function="tests.filters.three_seconds"))
         quick = [running.start(trigger(sqs, queue)) for _ in range(3)]
         await until(lambda: all(len(w.ids) == 500 for w in quick), "500 at each quick watcher")
         done_quick = len(slow.ids)

@@ -21,7 +21,7 @@ async def test_poison_goes_to_the_dead_letter_queue_with_its_reason(sqs: Sqs) ->
     queue = sqs.queue()
     assert queue.dead_letters is not None
     async with triggerer() as running:
-        careful = running.start(trigger(sqs, queue, apply_function="tests.sqs.filters.explode_on_poison"))
+        careful = running.start(trigger(sqs, queue, apply_function="tests.filters.explode_on_poison"))
         sibling = running.start(trigger(sqs, queue))
         strict = running.start(trigger(sqs, queue, decode="json", match="body.n >= `0`"))
         await send(queue, [{"n": n} for n in range(50)] + [{"n": 50, "poison": True}])

@@ -1,4 +1,4 @@
-"""Functions that watchers in these tests apply."""
+"""Functions that watchers of several sources apply."""
 
 from __future__ import annotations
 
