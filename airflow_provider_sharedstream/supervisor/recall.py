@@ -33,6 +33,7 @@ def answer_for_ever(folder: Path) -> None:
     while True:
         pause = LOOK_SECONDS
         try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # where `cohort` is off, nobody else makes it again
             for path in folder.glob(f"*{QUESTION}"):
                 _answer(path)
             backoff.reset()

@@ -42,6 +42,8 @@ LONGEST_SURPRISE_SECONDS = 60.0
 
 def write_roster(path: Path, roster: Roster) -> None:
     """Replace the file at once: whoever reads it sees the old one or the new one."""
+    # A triggerer runs for months, and its folder is a temporary one, which somebody may tidy away.
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     new.write_text(roster.to_json(), encoding="utf-8")
     os.replace(new, path)

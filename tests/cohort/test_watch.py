@@ -5,6 +5,7 @@ own, as in a triggerer's supervisor.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,7 +35,8 @@ class Watching:
     """The program, its roster and its log."""
 
     def __init__(self, folder: Path, address: str, job: int, patch: str = "") -> None:
-        self.path = folder / "roster.json"
+        self.path = folder / "temporary" / "roster.json"
+        self.path.parent.mkdir()
         self.log = folder / "log"
         self.process = LocalProcess(
             "watch",
@@ -165,6 +167,17 @@ def test_switched_off_it_asks_the_database_nothing(postgres: PostgresServer, tmp
         roster = watching.until(lambda roster: roster.off is not None)
         assert roster.off == "[sharedstream] cohort is off"
         assert wait_until(lambda: "it has ended" in watching.said(), limit_seconds=LONG_SECONDS)
+
+
+def test_a_folder_that_is_tidied_away_is_made_again(postgres: PostgresServer, tmp_path: Path) -> None:
+    address = postgres.create_database("tidied")
+    with Watching(tmp_path, address, Tables(address).job()) as watching:
+        first = watching.until(lambda roster: True)
+        folder = watching.path.parent
+        shutil.rmtree(folder)
+        watching.until(lambda roster: roster.read_at > first.read_at)
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert "Traceback" not in watching.said()
 
 
 def test_what_nobody_has_foreseen_is_said_and_tried_again(postgres: PostgresServer, tmp_path: Path) -> None:

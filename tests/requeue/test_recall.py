@@ -99,8 +99,10 @@ def test_an_asset_that_was_added_has_not_had_it(database: AirflowDatabase) -> No
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(PATH_VARIABLE, str(tmp_path / "roster.json"))
-    return tmp_path
+    made = tmp_path / "temporary"
+    made.mkdir()
+    monkeypatch.setenv(PATH_VARIABLE, str(made / "roster.json"))
+    return made
 
 
 class Enough(BaseException):
@@ -139,6 +141,19 @@ def test_a_watcher_asks(database: AirflowDatabase, folder: Path) -> None:
     while any(folder.iterdir()):
         assert time.monotonic() < limit, "questions are left"
         time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("answering")
+def test_a_folder_that_is_tidied_away_is_made_again(database: AirflowDatabase, folder: Path) -> None:
+    database.parse("d", [watched("a")])
+    a = trigger_id(database, "a")
+    store(database, a, "1")
+    folder.rmdir()
+    limit = time.monotonic() + 60
+    while not folder.exists():
+        assert time.monotonic() < limit, "it is not made again"
+        time.sleep(0.05)
+    assert set(asyncio.run(runner.recall(Question(a, 500.0, 10)))) == {"1"}
 
 
 @pytest.mark.usefixtures("answering")
