@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from codecs import BOM_UTF8
 from typing import Any, NamedTuple
@@ -15,6 +16,11 @@ from airflow_provider_sharedstream.stream.errors import UndecodableMessage
 
 NOT_PLAIN = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
 """What the fast parser raises on anything but plain, storable JSON (UnicodeError is a ValueError)."""
+
+_NOT_FOR_TEXT = frozenset({"idna", "punycode"})
+"""Python takes them for charsets, but they are for the names of hosts: the time they take grows with the square of the
+length, and a megabyte keeps the event loop for half a minute.
+"""
 
 _parse = msgspec.json.Decoder().decode
 _pack = msgspec.msgpack.Encoder().encode
@@ -172,6 +178,8 @@ def _text_in(body: bytes | str, charset: str | None) -> str:
         if charset is None:
             # A byte order mark is no part of the text. Python's own way to leave it out takes three times as long.
             return body.removeprefix(BOM_UTF8).decode("utf-8")
+        if codecs.lookup(charset).name in _NOT_FOR_TEXT:
+            raise LookupError
         return body.decode(charset)
     except LookupError:
         raise UndecodableMessage(f"the content type names a charset that is unknown: {charset}") from None

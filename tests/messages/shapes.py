@@ -201,6 +201,20 @@ SHAPES: list[Shape] = [
     Shape("Latin-1, declared", b"Zo\xeb", "Zoë", headers={"content-type": "text/plain; charset=iso-8859-1"}),
     Shape("Latin-1, undeclared", b"Zo\xeb", "Wm/r", has=AS_BASE64),
     Shape(
+        "a megabyte in a codec for the names of hosts",
+        b"a" * 500_000 + b"-" + b"b" * 500_000,
+        headers={"content-type": "text/plain; charset=punycode"},
+        decode="text",
+        rejected="the content type names a charset that is unknown: punycode",
+    ),
+    Shape(
+        "text in another such codec",
+        b"xn--" + b"a" * 400_000,
+        headers={"content-type": "text/plain; charset=IDNA"},
+        decode="text",
+        rejected="the content type names a charset that is unknown: idna",
+    ),
+    Shape(
         "text in a charset that isn't one",
         b"Zoe \xff",
         "Wm9lIP8=",
