@@ -12,7 +12,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import shutil
 import tempfile
 import threading
 from pathlib import Path
@@ -23,6 +22,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 from airflow_provider_sharedstream.messages import messages
 from airflow_provider_sharedstream.stream.roster import PATH_VARIABLE
+from airflow_provider_sharedstream.supervisor import shared_folder
 from airflow_provider_sharedstream.supervisor.scope import Scope, scope_of_caller
 
 log = logging.getLogger(__name__)
@@ -63,16 +63,10 @@ class _AtFork:
 
 def _name_file() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="airflow-sharedstream-"))
-    atexit.register(_remove, folder, os.getpid())
+    atexit.register(shared_folder.remove, folder, os.getpid())
     path = folder / "roster.json"
     os.environ[PATH_VARIABLE] = str(path)
     return path
-
-
-def _remove(folder: Path, pid: int) -> None:
-    # The runner inherits this too.
-    if os.getpid() == pid:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _watch(job_id: int, path: Path, scope: Scope | None) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_sharedstream.stream.recall import ANSWER, QUESTION, STAMPS, Question, write
 from airflow_provider_sharedstream.stream.reconnect import Backoff
-from airflow_provider_sharedstream.supervisor import tables
+from airflow_provider_sharedstream.supervisor import shared_folder, tables
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -33,7 +33,7 @@ def answer_for_ever(folder: Path) -> None:
     while True:
         pause = LOOK_SECONDS
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # where `cohort` is off, nobody else makes it again
+            shared_folder.make(folder)  # where `cohort` is off, nobody else makes it again
             for path in folder.glob(f"*{QUESTION}"):
                 _answer(path)
             backoff.reset()

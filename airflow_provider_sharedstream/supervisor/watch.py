@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_sharedstream import options
 from airflow_provider_sharedstream.stream.reconnect import Backoff
 from airflow_provider_sharedstream.stream.roster import Roster
-from airflow_provider_sharedstream.supervisor import dag_tables, tables
+from airflow_provider_sharedstream.supervisor import dag_tables, shared_folder, tables
 from airflow_provider_sharedstream.supervisor.identity import identify
 from airflow_provider_sharedstream.supervisor.membership import Member, Membership
 from airflow_provider_sharedstream.supervisor.ownership import Move, Place, Post, by_place, gather, owner_of, spread
@@ -42,8 +42,8 @@ LONGEST_SURPRISE_SECONDS = 60.0
 
 def write_roster(path: Path, roster: Roster) -> None:
     """Replace the file at once: whoever reads it sees the old one or the new one."""
-    # A triggerer runs for months, and its folder is a temporary one, which somebody may tidy away.
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not shared_folder.make(path.parent):
+        return
     new = path.with_suffix(".new")
     new.write_text(roster.to_json(), encoding="utf-8")
     os.replace(new, path)

@@ -95,7 +95,6 @@ def test_a_source_without_required_arguments_is_named_by_those_that_reach_it() -
     ("classpath", "arguments", "said"),
     [
         (SQS, ValueError("no key"), "can't be read"),
-        (SQS, {}, "can't be made"),
         ("airflow_provider_sharedstream.triggers.gone.Trigger", {"a": 1}, "can't be made"),
         ("airflow_provider_sharedstream.triggers.sqs.Any", {"a": 1}, "can't be made"),
         ("somebody.elses.Trigger", ValueError("no key"), ""),

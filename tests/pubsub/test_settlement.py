@@ -108,7 +108,7 @@ async def test_refused_acknowledgements_stop_the_intake_until_they_are_allowed(
         watcher = running.start(trigger(own, orders, max_in_flight=20, batch_size=5))
         await send(orders, texts(100))
         await until(lambda: "access denied" in caplog.text, "a clear line")
-        assert f"subscription={orders.name!r}" in caplog.text
+        assert f"/subscriptions/{orders.name}': access denied" in caplog.text
         assert len(set(watcher.ids)) <= 40, "more was taken although nothing can be settled"
         own.emulator.faults.heal()
         await until(lambda: len(set(watcher.ids)) == 100, "all hundred", 240)
