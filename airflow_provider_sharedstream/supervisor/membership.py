@@ -2,8 +2,8 @@
 
 When a watcher's arguments change in its Dag file, Airflow deletes its trigger at one parse and makes the new one at the
 next. What arrives in between is for the new one to see, so the streams of its source wait for it: as long as the asset
-has a Dag that is active and not paused, until a new trigger watches for it, or that Dag has been parsed twice more
-without one.
+has a Dag that is active and not paused, until a new trigger watches for it, or that Dag has been parsed three times
+more without one.
 
 A triggerer that is started in between can't remember the old trigger. It asks once what the stored Dags declare.
 """
@@ -21,8 +21,10 @@ from airflow_provider_sharedstream.supervisor.tables import Link
 
 log = logging.getLogger(__name__)
 
-PARSES = 2
-"""So many parses of its Dag file without a successor, and none will come."""
+PARSES = 3
+"""So many parses of its Dag file without a successor, and none will come. One of them may be that which deleted it, and
+one may be seen a moment before the trigger that it made.
+"""
 
 LONGEST = 5
 """So many times the grace is waited for if the Dag file isn't parsed at all meanwhile."""

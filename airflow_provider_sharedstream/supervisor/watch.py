@@ -36,6 +36,9 @@ DAGS_EVERY_SECONDS = 60.0
 """How often it is read which Dags are scheduled on the assets; besides when there is a new asset."""
 NO_DAGS: frozenset[str] = frozenset()
 
+LEAST_GRACE_SECONDS = 60.0
+"""A busy Dag processor parses a file far more slowly than its interval says."""
+
 LONGEST_OUTAGE_SECONDS = 10.0
 LONGEST_SURPRISE_SECONDS = 60.0
 
@@ -279,7 +282,7 @@ def _cohort_watch(job_id: int, path: Path, scope: Scope | None) -> CohortWatch:
     return CohortWatch(
         job_id,
         path,
-        departure_grace_seconds=options.seconds("departure_grace_seconds", two_parses),
+        departure_grace_seconds=options.seconds("departure_grace_seconds", max(LEAST_GRACE_SECONDS, two_parses)),
         dead_after_seconds=conf.getfloat("triggerer", "triggerer_health_check_threshold", fallback=30.0),
         scope=scope,
     )

@@ -135,7 +135,7 @@ def test_a_paused_or_deleted_dag_is_not_waited_for(later: bool) -> None:
     assert not airflow.stream().departed
 
 
-def test_two_parses_without_it_and_it_does_not_come_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_three_parses_without_it_and_it_does_not_come_back(caplog: pytest.LogCaptureFixture) -> None:
     airflow = Airflow()
     airflow.add(1, (5, "w"))
     airflow.add(2, (6, "w"))
@@ -144,6 +144,8 @@ def test_two_parses_without_it_and_it_does_not_come_back(caplog: pytest.LogCaptu
     assert airflow.stream().departed
     airflow.parse(5)
     assert airflow.stream().departed, "the next parse after the one that deleted it"
+    airflow.parse(5)
+    assert airflow.stream().departed
     airflow.parse(5)
     with caplog.at_level(logging.WARNING):
         assert not airflow.stream().departed
